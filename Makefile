@@ -1,0 +1,111 @@
+# redraft: one file a person can read in one sitting.
+#
+#   make            build the programs into build/release/bin
+#   make deps       install what is missing by package name (root: apt; Python venv in the cache folder)
+#   make demo       serve a real model, stream, learn, switch, roll back (MINUTES=8, BROKER=mock|kafka)
+#   make check      every test tier, the README's test command
+#   make unit       unit and reference tests (V=release|asan|double)
+#   make system     real programs against a real Kafka
+#   make lint       formatting, include direction, cppcheck
+#   make fuzz       libFuzzer on every parser (SECONDS_EACH=60)
+#   make bench      speed as ratios against peers and limits; build/bench.jsonl
+#   make V=asan     the same under AddressSanitizer and UBSan, into build/asan
+#   make help       this list
+SHELL  := /bin/bash
+V      ?= release
+B      := build/$(V)
+CC     ?= gcc
+CACHE  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/redraft
+COMMIT := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+
+WARN    := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
+OPT.release := -O2 -g
+OPT.asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+OPT.double  := -O2 -g -DREDRAFT_DOUBLE
+CFLAGS  := -std=gnu11 $(WARN) $(OPT.$(V)) -I. -MMD -MP -pthread -fno-math-errno -fvisibility=hidden -D_GNU_SOURCE -DREDRAFT_COMMIT='"$(COMMIT)"'
+LDFLAGS := $(filter -fsanitize%,$(OPT.$(V))) -pthread
+LIBS    := -lrdkafka -levent -levent_pthreads -ljansson -lpcre2-8 -lcrypto -lm
+
+# Rooms: every .c of a folder, except the programs' own main files.
+srcs     = $(filter-out $(MAINS),$(wildcard $(1)/*.c))
+MAINS   := serve/redraft-serve.c learn/redraft-learn.c daemon/redraftd.c
+BASE    := $(call srcs,daemon/base)
+KERNELS := $(call srcs,kernels) $(call srcs,kernels/cpu) $(call srcs,kernels/model)
+SCHEMAS := $(call srcs,schemas)
+SERVE   := $(call srcs,serve)
+LEARN   := $(call srcs,learn)
+DAEMON  := $(call srcs,daemon)
+CTL     := $(wildcard daemon/ctl/*.c)
+obj      = $(patsubst %.c,$(B)/%.o,$(1))
+
+# The compute files alone may contract a*b+c and use wider vectors; never fast-math.
+$(B)/kernels/%.o: CFLAGS += -O3 -ffp-contract=fast
+$(B)/kernels/cpu/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
+$(B)/kernels/cpu/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mavx2
+
+PROGS := redraft-serve redraft-learn redraftd redraftctl redraft-mock-broker
+all: $(PROGS:%=$(B)/bin/%)
+
+$(B)/bin/redraft-serve: $(call obj,serve/redraft-serve.c $(SERVE) $(KERNELS) $(SCHEMAS) $(BASE))
+$(B)/bin/redraft-learn: $(call obj,learn/redraft-learn.c $(LEARN) $(KERNELS) $(SCHEMAS) $(BASE))
+$(B)/bin/redraftd:      $(call obj,daemon/redraftd.c $(DAEMON) $(SCHEMAS) $(BASE))
+$(B)/bin/redraftctl:    $(call obj,$(CTL) $(SCHEMAS) $(BASE))
+$(B)/bin/redraft-mock-broker: $(call obj,deploy/demo/mock-broker.c $(BASE))
+$(B)/bin/%:
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS)
+
+$(B)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -c -o $@ $<
+
+# A varlink IDL becomes a C string that the programs answer introspection with.
+$(B)/schemas/idl.h: $(wildcard schemas/admin/*.varlink)
+	@mkdir -p $(@D)
+	for f in $^; do n=$$(basename $$f .varlink); echo "static const char idl_$${n//./_}[] ="; \
+	  sed 's/\\/\\\\/g; s/"/\\"/g; s/^/  "/; s/$$/\\n"/' $$f; echo ';'; done > $@
+$(B)/serve/redraft-serve.o $(B)/serve/control.o $(B)/learn/redraft-learn.o $(B)/learn/control.o $(B)/daemon/redraftd.o $(B)/daemon/admin.o: $(B)/schemas/idl.h
+$(B)/serve/%.o $(B)/learn/%.o $(B)/daemon/%.o: CFLAGS += -I$(B)
+
+# Unit tests: tests/unit/<room>/test_x.c, one binary a source file, cmocka.
+UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
+UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT_SRC))
+ROOMS.base    := $(BASE)
+ROOMS.schemas := $(SCHEMAS) $(BASE)
+ROOMS.kernels := $(KERNELS) $(BASE)
+ROOMS.serve   := $(SERVE) $(KERNELS) $(SCHEMAS) $(BASE)
+ROOMS.learn   := $(LEARN) $(KERNELS) $(SCHEMAS) $(BASE)
+ROOMS.daemon  := $(DAEMON) $(SCHEMAS) $(BASE)
+ROOMS.cross   := $(SERVE) $(LEARN) $(KERNELS) $(SCHEMAS) $(BASE)
+define room_tests
+$(B)/tests/$(1)/%: $(B)/tests/unit/$(1)/%.o $$(call obj,$$(ROOMS.$(1)))
+	@mkdir -p $$(@D)
+	$(CC) $(LDFLAGS) -o $$@ $$(filter %.o,$$^) $(LIBS) -lcmocka
+endef
+$(foreach r,base schemas kernels serve learn daemon cross,$(eval $(call room_tests,$(r))))
+.PRECIOUS: $(B)/%.o
+unit-bins: $(UNIT_BIN)
+unit: unit-bins
+	tests/run-unit $(V) $(UNIT_BIN)
+
+deps:
+	deploy/install-deps
+demo: all
+	deploy/demo/run --bin $(B)/bin --minutes $(or $(MINUTES),8) --broker $(or $(BROKER),mock)
+check:
+	tests/check
+system: all
+	tests/run-system
+lint:
+	tests/lint
+fuzz:
+	tests/fuzz/run $(or $(SECONDS_EACH),60)
+bench: all
+	tests/bench/run
+help:
+	@sed -n 's/^#   //p' Makefile
+clean:
+	rm -rf build
+.PHONY: all unit unit-bins deps demo check system lint fuzz bench help clean
+.DEFAULT_GOAL := all
+-include $(shell test -d $(B) && find $(B) -name '*.d')

@@ -1,0 +1,50 @@
+/* Configuration: one table a program, from which parsing, --help and
+ * `config show` all come.
+ *
+ * Sources, later wins: defaults, INI file (--config FILE), environment
+ * (REDRAFT_<PROGRAM>_<KEY> with dots as underscores, upper case), flags
+ * (--key value or --key=value; a CONF_BOOL flag alone means on). An INI section
+ * [a] with key b is the key "a.b". An unknown key or flag is an error that names
+ * the nearest right one (edit distance). Values go into a plain struct at
+ * the offset given; strings are malloc'd and owned by it (conf_done frees).
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "daemon/base/err.h"
+
+enum conf_type { CONF_STRING, CONF_INT /* int64_t */, CONF_REAL /* double */, CONF_BOOL /* bool */, CONF_ENUM /* int */ };
+
+struct conf_entry {
+	const char *key; /* "capture.sample" */
+	enum conf_type type;
+	size_t offset;        /* into the program's conf struct */
+	const char *def;      /* default as text; NULL = required */
+	double min, max;      /* for CONF_INT and CONF_REAL; both 0 = any */
+	const char *choices;  /* for CONF_ENUM: "a|b|c", value = index */
+	bool reloadable;
+	const char *unit;     /* "", "tok", "ms", ... */
+	const char *help;     /* one sentence */
+};
+
+struct conf_program {
+	const char *name;     /* "redraft-serve" */
+	const char *summary;  /* one sentence for --help */
+	const struct conf_entry *entries; /* ends with key NULL */
+	size_t struct_size;
+};
+
+enum { CONF_E_HELP = 1, CONF_E_VERSION = 2 }; /* text was printed to stdout: exit 0 */
+
+/* Fill *conf (zeroed first). On error nothing is owned by *conf. argv[0] skipped;
+ * positional arguments are an error unless ret_pos is given (then argv pointers,
+ * not owned, at most max_pos). Also handled: --config FILE, --help, --version. */
+int MUSTCHECK conf_load(const struct conf_program *p, int argc, char **argv, void *conf,
+			const char **ret_pos, int max_pos, int *ret_n_pos, struct errtext *e);
+void conf_done(const struct conf_program *p, void *conf);
+void conf_print_help(const struct conf_program *p, FILE *out);
+struct json_t;
+struct json_t *conf_show(const struct conf_program *p, const void *conf); /* new reference */
+/* The nearest of the names (NULL-terminated) by edit distance, or NULL when all are far. */
+const char *conf_nearest(const char *word, const char *const *names);

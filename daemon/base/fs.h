@@ -1,0 +1,25 @@
+/* Files that are never half-written: temp + fsync + rename + fsync of the folder.
+ *
+ * fs_map gives a read-only private mapping; it stays valid after the file is
+ * renamed over or unlinked, because we never write in place.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include "daemon/base/err.h"
+
+struct fs_map {
+	const uint8_t *data; /* NULL when len is 0 */
+	size_t len;
+};
+
+int MUSTCHECK fs_map(const char *path, struct fs_map *ret);
+void fs_unmap(struct fs_map *m); /* safe on a zeroed struct and twice */
+int MUSTCHECK fs_read_text(const char *path, size_t max_bytes, char **ret); /* malloc'd, NUL-terminated */
+int MUSTCHECK fs_write_atomic(const char *path, const void *p, size_t n);  /* mode 0640 */
+int MUSTCHECK fs_mkdirs(const char *path);      /* like mkdir -p, mode 0750 */
+int MUSTCHECK fs_sync_dir(const char *path);    /* fsync of a folder */
+int MUSTCHECK fs_remove_tree(const char *path); /* rm -r below one folder; missing = 0 */
+/* Named crash points for tests: with REDRAFT_CRASH_AT=name in the environment
+ * the process ends here at once (status 137). One getenv at first use. */
+void fs_crash_point(const char *name);

@@ -1,0 +1,20 @@
+/* Log lines for the journal: "<priority>text" on stderr, one write(2) each.
+ *
+ * Only programs log; rooms below return codes and errtext. A line says what
+ * happened, to what, and what happens next. The descriptor is switched to
+ * non-blocking by log_init; what does not fit is dropped and counted.
+ * Threads: any.
+ */
+#pragma once
+#include "daemon/base/err.h"
+
+enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7 };
+
+void log_init(const char *program, enum log_level max);
+void PRINTF(2, 3) log_line(enum log_level level, const char *fmt, ...);
+unsigned long log_dropped(void);
+
+#define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
+#define log_warn(...) log_line(LOG_WARN, __VA_ARGS__)
+#define log_info(...) log_line(LOG_INFO, __VA_ARGS__)
+#define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)

@@ -1,0 +1,23 @@
+/* Prometheus text metrics. Series are created at start (or bounded in number),
+ * updated from any thread with relaxed atomics, printed by metrics_print.
+ */
+#pragma once
+#include <stdint.h>
+#include "daemon/base/buf.h"
+
+struct metrics;
+struct metric; /* one series; owned by the registry */
+
+struct metrics *metrics_new(void); /* NULL when out of memory */
+struct metrics *metrics_free(struct metrics *m);
+/* labels: "domain=\"code\",version=\"3\"" or NULL. Same name and labels = same
+ * series. At most 4,096 series; past that the last one given back is a sink. Never NULL. */
+struct metric *metrics_counter(struct metrics *m, const char *name, const char *labels, const char *help);
+struct metric *metrics_gauge(struct metrics *m, const char *name, const char *labels, const char *help);
+struct metric *metrics_histogram(struct metrics *m, const char *name, const char *labels, const char *help,
+				 const double *edges, int n_edges); /* edges copied, ascending */
+void metric_add(struct metric *x, double v);
+void metric_set(struct metric *x, double v);
+void metric_observe(struct metric *x, double v);
+double metric_get(const struct metric *x); /* counter or gauge value; histogram: count */
+int MUSTCHECK metrics_print(struct metrics *m, struct buf *out);

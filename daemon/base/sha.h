@@ -1,0 +1,17 @@
+/* SHA-256 and HMAC-SHA-256 (libcrypto), as bytes and as lower-case hex. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include "daemon/base/err.h"
+
+enum { SHA_BYTES = 32, SHA_HEX = 65 };
+
+struct sha; /* running hash, owned by the caller through sha_new/sha_free */
+struct sha *sha_new(void); /* NULL when out of memory */
+void sha_update(struct sha *s, const void *p, size_t n);
+void sha_final_hex(struct sha *s, char ret_hex[static SHA_HEX]); /* then only sha_free */
+struct sha *sha_free(struct sha *s);
+
+void sha_hex(const void *p, size_t n, char ret_hex[static SHA_HEX]);
+int MUSTCHECK sha_file_hex(const char *path, char ret_hex[static SHA_HEX]); /* -errno */
+void sha_hmac_hex(const void *key, size_t n_key, const void *p, size_t n, char ret_hex[static SHA_HEX]);

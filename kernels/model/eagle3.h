@@ -1,0 +1,55 @@
+/* The EAGLE-3 draft layer (eagle3.md §1), as served.
+ *
+ * One layer: e = embed[a]; g = fc(f) or the previous step's feedback;
+ * x = [norm_in(e), norm_hidden(g)]; attention over 2H-wide input; h = g + o(attn);
+ * h += mlp(norm_post(h)); logits = head(norm(h)) over the draft vocabulary;
+ * feedback = h before the final norm.
+ */
+#pragma once
+#include "kernels/model/model.h"
+
+struct eagle3_config {
+	int H, H_t, I, n_head, n_kv, hd, V, V_d;
+	real rms_eps;
+	struct rope_config rope;
+	int max_ctx;
+	int boundaries[N_BOUNDARIES];
+	bool norm_before_residual, norm_before_fc, fc_norm, norm_output; /* all false = plain EAGLE-3; serving refuses others by name */
+};
+
+/* Names, shapes and order of a draft's own tensors: the one table both the server
+ * and the learner walk. rows/cols as stored ([out,in]; vectors rows = 1). */
+enum eagle3_tensor {
+	E3_FC, E3_NORM_IN, E3_NORM_HIDDEN, E3_Q, E3_K, E3_V, E3_O, E3_NORM_POST,
+	E3_GATE, E3_UP, E3_DOWN, E3_NORM, E3_HEAD, E3_N_TENSORS
+};
+const char *eagle3_tensor_name(enum eagle3_tensor t); /* "fc.weight", "midlayer.self_attn.q_proj.weight", ... */
+void eagle3_tensor_shape(const struct eagle3_config *c, enum eagle3_tensor t, int *ret_rows, int *ret_cols);
+
+struct eagle3;
+
+/* d2t [V_d]: offsets as in the file (target id = draft id + d2t); copied.
+ * embedding: the target's, borrowed for the draft's life. */
+int MUSTCHECK eagle3_load(struct dev *d, const struct eagle3_config *c, const struct tensor_source *s,
+			  const int64_t *d2t, const struct weight *embedding, enum dtype type,
+			  struct eagle3 **ret, struct errtext *e);
+struct eagle3 *eagle3_free(struct eagle3 *m);
+const struct eagle3_config *eagle3_cfg(const struct eagle3 *m);
+uint32_t eagle3_target_id(const struct eagle3 *m, uint32_t draft_id);
+/* Unpack one tensor back to canonical order in the kept dtype, for the hash of what is held. */
+int MUSTCHECK eagle3_unpack(const struct eagle3 *m, enum eagle3_tensor t, void *ret_host, size_t bytes);
+
+struct eagle3_batch {
+	int M;
+	const uint32_t *ids, *pos, *slots;
+	const struct attn_seq *seqs;
+	int n_seqs;
+	const uint32_t *logit_rows; /* [n_logits] */
+	int n_logits;
+};
+
+/* features [M,3*H_t] device: rows from the target (fc applied); or NULL and
+ * feedback_in [M,H]: rows of a running chain. Outputs: feedback_out [M,H] (h),
+ * logits [n_logits,V_d]; either may be NULL. KV pool: n_layer 1. */
+int MUSTCHECK eagle3_forward(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_batch *b,
+			     const real *features, const real *feedback_in, real *feedback_out, real *logits);

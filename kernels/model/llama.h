@@ -1,0 +1,42 @@
+/* The target: a Llama-type decoder over ops.h, with boundary features tapped.
+ *
+ * Source: Hugging Face Llama semantics. Weights are packed once at load, qkv and
+ * gate/up fused. A forward runs any mix of sequences' rows (decode, verify,
+ * prefill chunks) as one batch; a row's result never depends on its neighbours.
+ * Threads: one at a time, the dev's owner.
+ */
+#pragma once
+#include "kernels/model/model.h"
+
+struct llama_config {
+	int n_layer, H, I, n_head, n_kv, hd, V;
+	real rms_eps;
+	struct rope_config rope;
+	int max_ctx;
+	bool tied;                    /* lm_head is the embedding */
+	int boundaries[N_BOUNDARIES]; /* strictly increasing, in 0..n_layer */
+};
+
+struct llama;
+
+/* type: how weights are kept (DT_BF16 to serve, DT_F32 for exactness tests). */
+int MUSTCHECK llama_load(struct dev *d, const struct llama_config *c, const struct tensor_source *s,
+			 enum dtype type, struct llama **ret, struct errtext *e);
+struct llama *llama_free(struct llama *m);
+const struct llama_config *llama_cfg(const struct llama *m);
+const struct weight *llama_embedding(const struct llama *m); /* [V,H], borrowed; shared by drafts */
+
+struct llama_batch {
+	int M;                       /* rows */
+	const uint32_t *ids, *pos;   /* [M] */
+	const uint32_t *slots;       /* [M] KV slot of each row */
+	const struct attn_seq *seqs; /* n_seqs, covering the rows */
+	int n_seqs;
+	const uint32_t *logit_rows;  /* [n_logits] rows whose logits are wanted */
+	int n_logits;
+};
+
+/* Outputs are device arrays of the caller: features [M,3,H] (NULL = not wanted),
+ * hidden [M,H] after the final norm (NULL = not wanted), logits [n_logits,V]. */
+int MUSTCHECK llama_forward(struct llama *m, struct kv_pool *kv, const struct llama_batch *b,
+			    real *features, real *hidden, real *logits);

@@ -1,0 +1,153 @@
+/* The operations a model needs, one slot each, with its contract.
+ *
+ * Shape letters: M rows of a batch, H hidden, I FFN width, N outputs, K inputs,
+ * V vocabulary, d head width, nh query heads, nkv key/value heads, n rows of a
+ * training sequence. Matrices are row-major; ld is the distance between rows in
+ * elements. Argument order: device, outputs, inputs, sizes. `real` is float.
+ *
+ * The law of summation order: every output element is summed in an order fixed
+ * by the shape of ONE ROW (K, d, the row's own context length) and the ISA
+ * path alone. M, neighbours, chunking and thread count never change a bit.
+ * Accumulation is in f32 at least. On the avx512 path bf16 weights meet
+ * activations rounded to bf16 (vdpbf16ps); on the others bf16 weights are
+ * widened and multiplied with f32 activations.
+ *
+ * "=" overwrites its output, "+=" adds to it. All return 0 or -errno (-ENOMEM,
+ * -EIO with dev->error set). Inputs may not alias outputs unless said.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "kernels/dev.h"
+
+enum dtype { DT_F32, DT_BF16 };
+
+/* A weight matrix [N outputs, K inputs], repacked once for the back end. */
+struct weight {
+	int N, K;
+	enum dtype type;
+	void *packed; /* owned; layout belongs to the back end */
+	size_t bytes;
+};
+
+/* Paged keys and values of one model: layer l, page p, position within the page.
+ * A slot number is page * page_tok + offset; pages are handed out by the caller. */
+struct kv_pool {
+	int n_layer, n_kv, d;
+	int page_tok; /* positions a page: 32 */
+	int n_pages;
+	enum dtype type;
+	void *k, *v;  /* owned device memory; layout belongs to the back end */
+	size_t bytes;
+};
+
+/* One sequence's part of a batch for paged attention: rows [row0, row0+n_rows)
+ * of q are its tokens at context positions [n_past, n_past+n_rows); row j sees
+ * positions 0..n_past+j (its own key is already written). */
+struct attn_seq {
+	const uint32_t *pages; /* host; covers n_past+n_rows positions */
+	int n_past, row0, n_rows;
+};
+
+/* What the target says at n rows, restricted to the draft vocabulary and
+ * renormalised there. ids NULL: dense, K == V_d, column = draft id. Otherwise K
+ * draft ids a row, p 0 where fewer. */
+struct teacher {
+	int n, K;
+	const uint32_t *ids; /* [n,K] draft ids, or NULL */
+	const real *p;       /* [n,K] */
+};
+
+/* Training keys/values of TTT steps 0..k: step 0 is the trunk, j >= 1 diagonals. */
+enum { TTT_MAX_STEPS = 16 };
+struct ttt_kv {
+	int n_steps;                  /* k+1 */
+	const real *k[TTT_MAX_STEPS]; /* each [n, nkv*d], RoPE applied */
+	const real *v[TTT_MAX_STEPS];
+	real *dk[TTT_MAX_STEPS];      /* backward only, += */
+	real *dv[TTT_MAX_STEPS];
+};
+
+struct ops {
+	/* ---- memory ---- */
+	void *(*alloc)(struct dev *d, size_t bytes); /* zeroed, 64-byte aligned; NULL = out of memory */
+	void (*free)(struct dev *d, void *p);        /* NULL is fine */
+	int (*upload)(struct dev *d, void *dst, const void *host, size_t bytes);
+	int (*download)(struct dev *d, void *host, const void *src, size_t bytes); /* waits */
+
+	/* ---- weights ---- */
+	/* Pack src [N,K] of type src_type (host memory) as `type`. f32 to bf16 rounds to
+	 * nearest even. weight_unpack gives back [N,K] in w->type, bit for bit what was packed. */
+	int (*weight_pack)(struct dev *d, struct weight *ret, enum dtype type, int N, int K, const void *src, enum dtype src_type);
+	int (*weight_unpack)(struct dev *d, void *host_dst, const struct weight *w);
+	void (*weight_free)(struct dev *d, struct weight *w); /* zeroed struct is fine */
+	/* y[m,:] = w[ids[m],:]            y [M,K] */
+	int (*embed)(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, int M);
+	/* y = x w^T (+ y when add)        y [M,N] ldy, x [M,K] ldx */
+	int (*linear)(struct dev *d, real *y, int ldy, const struct weight *w, const real *x, int ldx, int M, bool add);
+
+	/* ---- rows ---- */
+	/* y = x * rsqrt(mean(x²)+eps) * g; rstd [M] when not NULL. y may be x. */
+	int (*rmsnorm)(struct dev *d, real *y, int ldy, real *rstd, const real *x, int ldx, const real *g, real eps, int M, int H);
+	/* rotate-half RoPE in place on nh heads of width hd; angle pos*inv_freq[i];
+	 * cos and sin times mscale. Backward = the same with inverse true. */
+	int (*rope)(struct dev *d, real *x, int ldx, int nh, int hd, const uint32_t *pos, const real *inv_freq, real mscale, int M, bool inverse);
+	/* y[M,I] = silu(gu[:, :I]) * gu[:, I:]    gu [M,2I] */
+	int (*silu_gate)(struct dev *d, real *y, const real *gu, int M, int I);
+	int (*add)(struct dev *d, real *y, const real *x, size_t n); /* y += x */
+	int (*copy_rows)(struct dev *d, real *y, int ldy, const real *x, int ldx, const uint32_t *rows, int M, int n); /* y[m]=x[rows[m]]; rows NULL: identity */
+	/* Per row of x [M,N]: the K largest, sorted, ties by lower index, and the
+	 * log-sum-exp over all N. Host outputs; any may be NULL. */
+	int (*topk)(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
+
+	/* ---- paged attention ---- */
+	int (*kv_new)(struct dev *d, struct kv_pool *p); /* sizes filled in by the caller */
+	void (*kv_free)(struct dev *d, struct kv_pool *p);
+	/* rows m of k and v (each [M, nkv*d], row distance ld) to slots[m] of a layer */
+	int (*kv_write)(struct dev *d, struct kv_pool *p, int layer, const real *k, const real *v, int ld, const uint32_t *slots, int M);
+	/* copy whole positions of all layers: dst_slots[i] = src_slots[i] */
+	int (*kv_copy)(struct dev *d, struct kv_pool *p, const uint32_t *dst_slots, const uint32_t *src_slots, int n);
+	/* out [M,nh*d] ldo = softmax(q k^T scale) v, q [M,nh*d] ldq, GQA, causal as attn_seq says */
+	int (*attn)(struct dev *d, real *out, int ldo, const real *q, int ldq, const struct kv_pool *p, int layer, const struct attn_seq *seqs, int n_seqs, int nh, real scale);
+
+	/* ---- training ---- */
+	/* C = op(A) op(B) (+ C when add); op(A) [M,K], op(B) [K,N]; tA: A is stored [K,M] */
+	int (*gemm)(struct dev *d, real *C, int ldc, bool tA, const real *A, int lda, bool tB, const real *B, int ldb, int M, int N, int K, bool add);
+	/* dx += , dg +=  from dy, with y = x rstd g */
+	int (*rmsnorm_backward)(struct dev *d, real *dx, int lddx, real *dg, const real *dy, int lddy, const real *x, int ldx, const real *g, const real *rstd, int M, int H);
+	/* dgu = */
+	int (*silu_gate_backward)(struct dev *d, real *dgu, const real *dy, const real *gu, int M, int I);
+	/* TTT attention (eagle3.md §3.3): query row t of the last step sees trunk rows
+	 * seg[t]..t and, of each diagonal, row t. out [n,nh*d], lse [n,nh]. seg [n]: first
+	 * row of the run that row t belongs to (packing); NULL = all zeros. Nothing
+	 * quadratic is stored. */
+	int (*ttt_attn)(struct dev *d, real *out, real *lse, const real *q, const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale);
+	/* dq = ; kv->dk, kv->dv += */
+	int (*ttt_attn_backward)(struct dev *d, real *dq, const struct ttt_kv *kv, const real *dout, const real *out, const real *lse, const real *q, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale);
+	/* Soft cross-entropy on rows [r0, r0+m) of the teacher against logits [m,Vd]:
+	 * weight w[m] (host) already holds kappa*decay/(B*N). Overwrites logits with
+	 * dlogits = w (softmax - Q). Host outputs per row: loss (= -Q·logsoftmax, without
+	 * w), argmax, alpha (= sum min(Q, q)); any may be NULL. */
+	int (*soft_ce)(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd);
+	/* y = a x + b y */
+	int (*axpby)(struct dev *d, real *y, real a, const real *x, real b, size_t n);
+	/* host *ret = sum of squares, in double, order fixed by n alone */
+	int (*sumsq)(struct dev *d, double *ret, const real *x, size_t n);
+	/* AdamW with bias correction, decoupled decay; step counts from 1 */
+	int (*adamw)(struct dev *d, real *w, real *m, real *v, const real *g, size_t n, real lr, real beta1, real beta2, real eps, real wd, real gscale, int64_t step);
+};
+
+/* bf16 helpers on the host */
+static inline float bf16_to_f32(uint16_t h)
+{
+	union { uint32_t u; float f; } x = {.u = (uint32_t)h << 16};
+	return x.f;
+}
+static inline uint16_t f32_to_bf16(float f) /* nearest even; NaN stays NaN */
+{
+	union { float f; uint32_t u; } x = {.f = f};
+	if ((x.u & 0x7fffffffu) > 0x7f800000u)
+		return (uint16_t)((x.u >> 16) | 0x40u);
+	return (uint16_t)((x.u + 0x7fffu + ((x.u >> 16) & 1u)) >> 16);
+}

@@ -1,0 +1,79 @@
+/* The draft interface, learning half: one table per family (EAGLE-3 TTT first).
+ *
+ * A trainer holds f32 masters in one flat array (order of enum eagle3_tensor),
+ * gradients, optimizer state; it never logs, never reads a clock. A step is a
+ * pure function of weights, optimizer state and batch, the same bits for any
+ * number of threads.
+ */
+#pragma once
+#include "kernels/model/eagle3.h"
+
+enum loss_kind { LOSS_KL };
+enum optimizer_kind { OPT_ADAMW, OPT_MUON /* on the matrices; AdamW on head and norms */ };
+
+struct train_options {
+	int ttt_steps;      /* 7 */
+	real decay;         /* 0.8 */
+	enum optimizer_kind optimizer;
+	real lr, muon_lr, beta1, beta2, eps, clip; /* 1e-3, 0.02, 0.9, 0.999, 1e-8, 0.5 */
+	real muon_momentum; /* 0.95 */
+	int64_t warmup_steps, total_steps; /* total 0 = constant after warm-up */
+};
+
+/* One training run of n rows (one request or several packed). Host arrays. */
+struct train_batch {
+	int n;
+	const uint32_t *ids;   /* [n+1]: x_0..x_n; row t embeds x_{t+1+k} */
+	const uint32_t *pos;   /* [n] position of row t */
+	const uint32_t *seg;   /* [n] first row of the run that row t belongs to, or NULL */
+	const real *features;  /* [n,3*H_t] */
+	const uint8_t *mask;   /* [n] row t's weight: loss_mask shifted as the batch builder chose (indexed by t+k as in eagle3.md §3.2) */
+	struct teacher teacher; /* Q_t, already shifted: row t = distribution after x_{t+1} */
+	const uint32_t *y;     /* [n] argmax over V after x_{t+1} */
+	const uint8_t *in_vocab; /* [n] t2d[y] */
+};
+
+struct train_result {
+	double loss;                       /* sum of decay^k loss_k */
+	double step_loss[TTT_MAX_STEPS], step_acc[TTT_MAX_STEPS], step_alpha[TTT_MAX_STEPS];
+	double grad_norm;
+	int64_t tokens;                    /* rows with weight */
+};
+
+struct trainer;
+struct trainer_kind {
+	const char *name; /* "eagle3" */
+	int (*new)(struct dev *d, const struct eagle3_config *c, const struct train_options *o, const int64_t *d2t,
+		   const uint16_t *embedding_bf16 /* [V,H] host, borrowed */, struct trainer **ret, struct errtext *e);
+	struct trainer *(*free)(struct trainer *t);
+	size_t (*n_params)(const struct trainer *t);
+	real *(*params)(struct trainer *t);  /* flat masters, host-visible copy semantics: call params_changed after writing */
+	void (*params_changed)(struct trainer *t);
+	const real *(*grads)(struct trainer *t); /* of the last forward_backward */
+	void (*init_random)(struct trainer *t, uint64_t seed); /* trunc-normal-ish 0.02, norms 1 */
+	/* loss and gradients, no update */
+	int (*forward_backward)(struct trainer *t, const struct train_batch *b, struct train_result *ret);
+	/* forward_backward + clip + optimizer. 1: non-finite, nothing changed (counted by the caller). */
+	int (*step)(struct trainer *t, const struct train_batch *b, struct train_result *ret);
+	/* Optimizer state as one flat array, for checkpoints; step counter with it. */
+	size_t (*n_state)(const struct trainer *t);
+	int (*save_state)(struct trainer *t, real *ret_state, int64_t *ret_step);
+	int (*load_state)(struct trainer *t, const real *state, int64_t step); /* state NULL: reset moments */
+};
+extern const struct trainer_kind trainer_eagle3;
+
+/* Replayed accept length (learn/replay.c): one TTT forward over recorded tokens, walked
+ * round by round from the first generated row. */
+struct replay_request {
+	int n;                   /* rows */
+	const uint32_t *ids;     /* [n+1] */
+	const uint32_t *pos;     /* [n] */
+	const real *features;    /* [n,3*H_t] */
+	int first_round_row;     /* row t of the first round */
+	/* recorded rounds to follow instead (served-against-replayed check), or NULL */
+	const uint32_t *round_start; const uint8_t *round_len; int n_rounds;
+};
+struct replay_result { uint32_t rounds, accepted; uint32_t proposed_at[TTT_MAX_STEPS], accepted_at[TTT_MAX_STEPS]; };
+/* weights: flat masters of a draft (same order). AL = 1 + accepted/rounds. */
+int MUSTCHECK replay_accept_length(struct dev *d, const struct eagle3_config *c, const real *weights, const int64_t *d2t,
+				   const uint16_t *embedding_bf16, const struct replay_request *r, int k, struct replay_result *ret);

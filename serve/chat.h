@@ -1,0 +1,17 @@
+/* Chat templates: the SHA-256 of the template's text selects a hand-written renderer.
+ * Roles: system, developer, user, assistant, tool, function. */
+#pragma once
+#include <jansson.h>
+#include "daemon/base/buf.h"
+
+struct chat_template;
+/* NULL-terminated template text from the model file; family overrides (NULL = by hash).
+ * -ENOTSUP: unknown template and no family named. */
+int MUSTCHECK chat_select(const char *tmpl, size_t len, const char *family, const struct chat_template **ret, struct errtext *e);
+/* messages: the request's array (content a string or a list of text parts); tools: array or NULL.
+ * The rendered text is to be encoded with special tokens on; role and content that
+ * contain special-token text are kept as plain text by the segments: out is a list of
+ * segments, each special or not, appended to one buffer. */
+struct chat_segment { size_t offset, len; bool special; };
+int MUSTCHECK chat_render(const struct chat_template *t, const json_t *messages, const json_t *tools, bool add_generation_prompt,
+			  struct buf *out, struct chat_segment **ret_segments, int *ret_n, struct errtext *e);

@@ -1,0 +1,93 @@
+/* The engine: one thread that owns the device, the target, the draft slots and
+ * every session; others hand it requests and slot commands and get events back.
+ *
+ * Rounds: propose (drafts, per slot) -> one target forward over all decode rows
+ * and prefill chunks -> verify -> draft extend -> emit. Greedy and sampled
+ * outputs equal plain decoding token for token, whatever the drafts do.
+ *
+ * Threads: engine_* may be called from any thread; callbacks run on the engine
+ * thread and must not block (post to your loop).
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "daemon/base/err.h"
+
+struct engine;
+struct tap;
+struct dev;
+struct llama;
+
+enum { ENGINE_MAX_K = 8, ENGINE_MAX_SEQS = 32 };
+
+struct engine_options {
+	struct dev *dev;          /* borrowed */
+	struct llama *target;     /* borrowed */
+	bool f32_kv;              /* exactness tests */
+	int max_seqs;             /* decoded together, 1..32 */
+	int max_queue;            /* waiting */
+	int max_context;          /* tokens a request */
+	int kv_tokens;            /* budget over all sequences */
+	int prefill_chunk;        /* prompt rows a round */
+	int draft_k;              /* 1..ENGINE_MAX_K */
+	uint64_t eog_ids[8]; int n_eog;
+	char target_fp[65];
+	struct tap *tap;          /* NULL = no capture */
+};
+
+struct sampling {
+	float temperature; /* 0 = greedy */
+	float top_p, min_p; /* 1, 0 = off */
+	int top_k;          /* 0 = off */
+	uint64_t seed;
+	uint32_t choice;
+};
+
+enum finish { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+
+struct request_stats { /* usage.redraft */
+	uint32_t rounds, proposed, accepted, proposing_rounds;
+	uint32_t versions[8]; int n_versions; /* in order of use; 0 = plain */
+};
+
+struct engine_request {
+	const uint32_t *prompt; int n_prompt; /* copied by submit */
+	int max_tokens;
+	struct sampling sampling;
+	bool ignore_eos;
+	bool no_draft;  /* decode plainly (X-Redraft-Draft: off) */
+	bool no_trace;  /* opted out */
+	char request_id[64], conversation[65], domain[32], tenant[65];
+	/* Each emitted token group of a round, in order. */
+	void (*on_tokens)(void *arg, const uint32_t *ids, int n);
+	/* Exactly once, last. error is "" unless FINISH_ERROR. */
+	void (*on_done)(void *arg, enum finish why, const struct request_stats *s, const char *error);
+	void *arg;
+};
+
+enum { ENGINE_E_FULL = 1 /* queue full: 429 */, ENGINE_E_TOO_LONG = 2 /* prompt + max_tokens over max_context */ };
+
+int MUSTCHECK engine_new(const struct engine_options *o, struct engine **ret, struct errtext *e);
+struct engine *engine_free(struct engine *g); /* cancels what runs, joins the thread */
+int MUSTCHECK engine_submit(struct engine *g, const struct engine_request *r, uint64_t *ret_handle);
+void engine_cancel(struct engine *g, uint64_t handle); /* on_done follows; unknown = no-op */
+
+/* Slots (serve/slots.c): four. engine_load reads, packs and warms on the calling
+ * thread, off the decode path, then installs at a round boundary; ret_sha is the hash
+ * of what is held, unpacked back. -ENOSPC: no slot free; -EINVAL with e. */
+int MUSTCHECK engine_load(struct engine *g, uint32_t version, const char *dir, char ret_sha[static 65], struct errtext *e);
+/* move_all: running requests move at the next boundary; else they keep theirs for deadline_ms (0 = to their end). version 0 = plain. */
+int MUSTCHECK engine_activate(struct engine *g, uint32_t version, bool move_all, uint32_t deadline_ms, struct errtext *e);
+int MUSTCHECK engine_unload(struct engine *g, uint32_t version, struct errtext *e); /* -EBUSY live or in use */
+
+struct engine_slot { uint32_t version; char state[12]; char weights_sha[65]; int requests; };
+struct engine_status {
+	uint32_t live, previous;
+	int running, waiting, draft_k;
+	struct engine_slot slots[4];
+	uint64_t tokens_prompt, tokens_generated, rounds, proposing_rounds, proposed, accepted;
+	uint64_t accepted_at[ENGINE_MAX_K], proposed_at[ENGINE_MAX_K];
+	double round_ms_p50, round_ms_p95, max_gap_ms; /* over the last 1,024 rounds */
+};
+void engine_status(struct engine *g, struct engine_status *ret);
+void engine_set_draft_k(struct engine *g, int k);

@@ -1,0 +1,22 @@
+/* Byte-level BPE from a GGUF's vocabulary and merges, equal to Hugging Face
+ * `tokenizers` on any text (pre-tokenizer smollm: digits one by one, then GPT-2's
+ * regex). Threads: read-only after load; any number may encode and decode. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "daemon/base/buf.h"
+
+struct gguf;
+struct tokenizer;
+int MUSTCHECK tokenizer_load(const struct gguf *g, struct tokenizer **ret, struct errtext *e);
+struct tokenizer *tokenizer_free(struct tokenizer *t);
+/* ids malloc'd. special: special tokens in the text are recognised (rendered
+ * templates) or treated as plain text (user content). Invalid UTF-8: -EILSEQ. */
+int MUSTCHECK tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool special, uint32_t **ret_ids, size_t *ret_n);
+/* bytes of one token (may end inside a UTF-8 sequence); special tokens give "" */
+const char *tokenizer_token(const struct tokenizer *t, uint32_t id, size_t *ret_len);
+uint32_t tokenizer_vocab(const struct tokenizer *t);
+bool tokenizer_is_eog(const struct tokenizer *t, uint32_t id); /* ends a generation */
+int64_t tokenizer_special(const struct tokenizer *t, const char *text); /* id, or -1 */
+/* SHA-256 over vocabulary, merges, special ids: goes into target_fp */
+void tokenizer_sha(const struct tokenizer *t, char ret_hex[static 65]);
