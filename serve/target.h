@@ -1,0 +1,39 @@
+/* The target as the server holds it: a GGUF opened, its tokenizer, its packed
+ * weights and its fingerprint.
+ *
+ * Opening reads the file once for the weights and once, on a second thread,
+ * for the fingerprint (contracts.md, "Fingerprints"): SHA-256 over the canonical
+ * Hugging Face tensors, the tokenizer and the boundaries. The mapping is
+ * kept: the chat template and names are read from it.
+ * Threads: read-only after target_open, except that `model` belongs to the engine.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "kernels/model/llama.h"
+
+struct gguf;
+struct tokenizer;
+
+struct target {
+	struct gguf *gguf;           /* owned */
+	struct tokenizer *tokenizer; /* owned */
+	struct llama *model;         /* owned; packed on the dev given to target_open */
+	struct llama_config cfg;
+	char name[96];               /* general.name, else the file's name without .gguf */
+	char fp[65];                 /* target_fp */
+	uint64_t eog_ids[8];         /* tokens that end a generation */
+	int n_eog;
+	int train_context;           /* llama.context_length */
+	const char *chat_template;   /* into the mapping, not NUL-terminated; NULL = none */
+	size_t chat_template_len;
+};
+
+/* type: how weights are kept (DT_BF16 to serve). max_context is clipped to what the
+ * model was trained for. Wrong file, arch or shape: -EINVAL with e. */
+int MUSTCHECK target_open(struct dev *d, const char *path, enum dtype type, int max_context, struct target **ret, struct errtext *e);
+struct target *target_close(struct target *t); /* the dev must still live */
+
+/* store/frozen/<fp>/frozen.safetensors: the embedding, and the head where it is not tied. Written
+ * once (temp + fsync + rename); an existing file is left alone. */
+int MUSTCHECK target_export_frozen(const struct target *t, const char *store, struct errtext *e);
