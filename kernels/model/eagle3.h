@@ -35,6 +35,11 @@ int MUSTCHECK eagle3_load(struct dev *d, const struct eagle3_config *c, const st
 			  struct eagle3 **ret, struct errtext *e);
 struct eagle3 *eagle3_free(struct eagle3 *m);
 const struct eagle3_config *eagle3_cfg(const struct eagle3 *m);
+/* Load on one dev, run on another of the same back end and ISA: packing needs no dev of
+ * its own, so a version is loaded on a thread that does not hold the engine's. */
+void eagle3_set_dev(struct eagle3 *m, struct dev *d);
+/* Take scratch for batches of up to M rows and n_logits logit rows now rather than at first use. */
+int MUSTCHECK eagle3_reserve(struct eagle3 *m, int M, int n_logits);
 uint32_t eagle3_target_id(const struct eagle3 *m, uint32_t draft_id);
 /* Unpack one tensor back to canonical order in the kept dtype, for the hash of what is held. */
 int MUSTCHECK eagle3_unpack(const struct eagle3 *m, enum eagle3_tensor t, void *ret_host, size_t bytes);

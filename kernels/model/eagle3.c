@@ -1,0 +1,313 @@
+/* The EAGLE-3 layer over ops.h. Inference only; the learner has its own forward
+ * that keeps what a backward pass needs, over the same names and shapes.
+ *
+ * q, k, v are one packed weight, gate and up another, as in llama.c; eagle3_unpack
+ * cuts them apart again, so that the hash of what is held is taken over the
+ * tensors a checkpoint names.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/model/eagle3.h"
+#include "kernels/model/load.h"
+
+struct eagle3 {
+	struct dev *d;
+	struct eagle3_config c;
+	enum dtype type;
+	const struct weight *embedding; /* borrowed */
+	int64_t *d2t;                   /* [V_d] */
+	struct weight fc, qkv, o, gu, down, head;
+	real *norm_in, *norm_hidden, *norm_post, *norm; /* [H] */
+	real *inv_freq, mscale;                         /* [hd/2] */
+	/* scratch, one block cut for the largest M seen */
+	real *scratch;
+	size_t n_scratch;
+};
+
+static const char *const tensor_names[E3_N_TENSORS] = {
+	[E3_FC] = "fc.weight",
+	[E3_NORM_IN] = "midlayer.input_layernorm.weight",
+	[E3_NORM_HIDDEN] = "midlayer.hidden_norm.weight",
+	[E3_Q] = "midlayer.self_attn.q_proj.weight",
+	[E3_K] = "midlayer.self_attn.k_proj.weight",
+	[E3_V] = "midlayer.self_attn.v_proj.weight",
+	[E3_O] = "midlayer.self_attn.o_proj.weight",
+	[E3_NORM_POST] = "midlayer.post_attention_layernorm.weight",
+	[E3_GATE] = "midlayer.mlp.gate_proj.weight",
+	[E3_UP] = "midlayer.mlp.up_proj.weight",
+	[E3_DOWN] = "midlayer.mlp.down_proj.weight",
+	[E3_NORM] = "norm.weight",
+	[E3_HEAD] = "lm_head.weight",
+};
+
+const char *eagle3_tensor_name(enum eagle3_tensor t)
+{
+	return tensor_names[t];
+}
+
+void eagle3_tensor_shape(const struct eagle3_config *c, enum eagle3_tensor t, int *ret_rows, int *ret_cols)
+{
+	int rows = 1, cols = c->H;
+	switch (t) {
+	case E3_FC: rows = c->H; cols = 3 * c->H_t; break;
+	case E3_Q: rows = c->n_head * c->hd; cols = 2 * c->H; break;
+	case E3_K:
+	case E3_V: rows = c->n_kv * c->hd; cols = 2 * c->H; break;
+	case E3_O: rows = c->H; cols = c->n_head * c->hd; break;
+	case E3_GATE:
+	case E3_UP: rows = c->I; break;
+	case E3_DOWN: rows = c->H; cols = c->I; break;
+	case E3_HEAD: rows = c->V_d; break;
+	default: break; /* the norms: vectors of H */
+	}
+	*ret_rows = rows;
+	*ret_cols = cols;
+}
+
+static int check(const struct eagle3_config *c, const int64_t *d2t, const struct weight *embedding, struct errtext *e)
+{
+	if (c->norm_before_residual || c->norm_before_fc || c->fc_norm || c->norm_output)
+		return errtext_set(e, -ENOTSUP, "draft uses %s, which is not supported: only plain EAGLE-3 drafts are served",
+				   c->norm_before_residual ? "norm_before_residual" : c->norm_before_fc ? "norm_before_fc" :
+				   c->fc_norm ? "fc_norm" : "norm_output");
+	if (c->H < 1 || c->H_t < 1 || c->I < 1 || c->n_head < 1 || c->n_kv < 1 || c->hd < 2 || c->V_d < 1 ||
+	    c->n_head % c->n_kv || c->hd % 2 || c->V_d > c->V)
+		return errtext_set(e, -EINVAL, "draft has an impossible shape (H %d, heads %d/%d x %d, vocabulary %d of %d)",
+				   c->H, c->n_head, c->n_kv, c->hd, c->V_d, c->V);
+	if (embedding->N != c->V || embedding->K != c->H)
+		return errtext_set(e, -EINVAL, "draft is %d wide with a vocabulary of %d, the target's embedding is %d x %d",
+				   c->H, c->V, embedding->N, embedding->K);
+	for (int i = 0; i < c->V_d; i++)
+		if (i + d2t[i] < 0 || i + d2t[i] >= c->V)
+			return errtext_set(e, -EINVAL, "d2t[%d] points outside the target's vocabulary", i);
+	return 0;
+}
+
+static int load_weights(struct eagle3 *m, const struct tensor_source *s, struct errtext *e)
+{
+	const struct { struct weight *w; int n; enum eagle3_tensor t[3]; } mats[] = {
+		{&m->fc, 1, {E3_FC}}, {&m->qkv, 3, {E3_Q, E3_K, E3_V}}, {&m->o, 1, {E3_O}},
+		{&m->gu, 2, {E3_GATE, E3_UP}}, {&m->down, 1, {E3_DOWN}}, {&m->head, 1, {E3_HEAD}},
+	};
+	const struct { real **v; enum eagle3_tensor t; } vecs[] = {
+		{&m->norm_in, E3_NORM_IN}, {&m->norm_hidden, E3_NORM_HIDDEN},
+		{&m->norm_post, E3_NORM_POST}, {&m->norm, E3_NORM},
+	};
+	for (size_t i = 0; i < sizeof mats / sizeof *mats; i++) {
+		const char *names[3];
+		int rows[3], K = 0;
+		for (int j = 0; j < mats[i].n; j++) {
+			names[j] = tensor_names[mats[i].t[j]];
+			eagle3_tensor_shape(&m->c, mats[i].t[j], &rows[j], &K);
+		}
+		int r = model_load_stacked(m->d, s, mats[i].n, names, rows, K, m->type, mats[i].w, e);
+		if (r)
+			return r;
+	}
+	for (size_t i = 0; i < sizeof vecs / sizeof *vecs; i++) {
+		int r = model_load_vector(m->d, s, tensor_names[vecs[i].t], m->c.H, m->type, vecs[i].v, e);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+int eagle3_load(struct dev *d, const struct eagle3_config *c, const struct tensor_source *s,
+		const int64_t *d2t, const struct weight *embedding, enum dtype type,
+		struct eagle3 **ret, struct errtext *e)
+{
+	int r = check(c, d2t, embedding, e);
+	if (r)
+		return r;
+	struct eagle3 *m = calloc(1, sizeof *m);
+	if (!m)
+		return -ENOMEM;
+	m->d = d;
+	m->c = *c;
+	m->type = type;
+	m->embedding = embedding;
+	m->d2t = malloc((size_t)c->V_d * sizeof *m->d2t);
+	m->inv_freq = malloc((size_t)(c->hd / 2) * sizeof *m->inv_freq);
+	if (!m->d2t || !m->inv_freq) {
+		eagle3_free(m);
+		return -ENOMEM;
+	}
+	memcpy(m->d2t, d2t, (size_t)c->V_d * sizeof *m->d2t);
+	rope_table(&c->rope, c->hd, m->inv_freq, &m->mscale);
+	r = load_weights(m, s, e);
+	if (r) {
+		eagle3_free(m);
+		return r;
+	}
+	*ret = m;
+	return 0;
+}
+
+struct eagle3 *eagle3_free(struct eagle3 *m)
+{
+	if (!m)
+		return NULL;
+	struct weight *const mats[] = {&m->fc, &m->qkv, &m->o, &m->gu, &m->down, &m->head};
+	real *const vecs[] = {m->norm_in, m->norm_hidden, m->norm_post, m->norm, m->scratch};
+	for (size_t i = 0; i < sizeof mats / sizeof *mats; i++)
+		m->d->ops->weight_free(m->d, mats[i]);
+	for (size_t i = 0; i < sizeof vecs / sizeof *vecs; i++)
+		m->d->ops->free(m->d, vecs[i]);
+	free(m->d2t);
+	free(m->inv_freq);
+	free(m);
+	return NULL;
+}
+
+const struct eagle3_config *eagle3_cfg(const struct eagle3 *m)
+{
+	return &m->c;
+}
+
+void eagle3_set_dev(struct eagle3 *m, struct dev *d)
+{
+	m->d = d;
+}
+
+uint32_t eagle3_target_id(const struct eagle3 *m, uint32_t draft_id)
+{
+	return (uint32_t)(draft_id + m->d2t[draft_id]);
+}
+
+/* ---- unpacking ---- */
+
+static int unpack_vector(const struct eagle3 *m, const real *v, void *ret_host)
+{
+	real *host = malloc((size_t)m->c.H * sizeof *host);
+	if (!host)
+		return -ENOMEM;
+	int r = m->d->ops->download(m->d, host, v, (size_t)m->c.H * sizeof *host);
+	for (int i = 0; !r && i < m->c.H; i++) {
+		if (m->type == DT_BF16)
+			((uint16_t *)ret_host)[i] = f32_to_bf16((float)host[i]);
+		else
+			((float *)ret_host)[i] = (float)host[i];
+	}
+	free(host);
+	return r;
+}
+
+static int unpack_part(const struct eagle3 *m, const struct weight *w, int row0, void *ret_host, size_t bytes)
+{
+	size_t row = (size_t)w->K * (m->type == DT_BF16 ? 2 : 4);
+	if (bytes == row * (size_t)w->N)
+		return m->d->ops->weight_unpack(m->d, ret_host, w);
+	uint8_t *all = malloc(row * (size_t)w->N);
+	if (!all)
+		return -ENOMEM;
+	int r = m->d->ops->weight_unpack(m->d, all, w);
+	if (!r)
+		memcpy(ret_host, all + row * (size_t)row0, bytes);
+	free(all);
+	return r;
+}
+
+int eagle3_unpack(const struct eagle3 *m, enum eagle3_tensor t, void *ret_host, size_t bytes)
+{
+	const struct eagle3_config *c = &m->c;
+	int rows, cols, nq = c->n_head * c->hd, nkv = c->n_kv * c->hd;
+	eagle3_tensor_shape(c, t, &rows, &cols);
+	if (bytes != (size_t)rows * (size_t)cols * (m->type == DT_BF16 ? 2 : 4))
+		return -EINVAL;
+	switch (t) {
+	case E3_FC: return unpack_part(m, &m->fc, 0, ret_host, bytes);
+	case E3_Q: return unpack_part(m, &m->qkv, 0, ret_host, bytes);
+	case E3_K: return unpack_part(m, &m->qkv, nq, ret_host, bytes);
+	case E3_V: return unpack_part(m, &m->qkv, nq + nkv, ret_host, bytes);
+	case E3_O: return unpack_part(m, &m->o, 0, ret_host, bytes);
+	case E3_GATE: return unpack_part(m, &m->gu, 0, ret_host, bytes);
+	case E3_UP: return unpack_part(m, &m->gu, c->I, ret_host, bytes);
+	case E3_DOWN: return unpack_part(m, &m->down, 0, ret_host, bytes);
+	case E3_HEAD: return unpack_part(m, &m->head, 0, ret_host, bytes);
+	case E3_NORM_IN: return unpack_vector(m, m->norm_in, ret_host);
+	case E3_NORM_HIDDEN: return unpack_vector(m, m->norm_hidden, ret_host);
+	case E3_NORM_POST: return unpack_vector(m, m->norm_post, ret_host);
+	case E3_NORM: return unpack_vector(m, m->norm, ret_host);
+	default: return -EINVAL;
+	}
+}
+
+/* ---- forward ---- */
+
+struct views { real *h, *e, *x2, *qkv, *attn, *y, *gu, *act, *top; };
+
+/* Floats a row needs in scratch, cut into the views below. */
+static int cut_scratch(struct eagle3 *m, int M, int n_logits, struct views *v)
+{
+	const struct eagle3_config *c = &m->c;
+	size_t n = (size_t)M, H = (size_t)c->H, I = (size_t)c->I, nq = (size_t)(c->n_head * c->hd);
+	size_t width[] = {n * H, n * H, n * 2 * H, n * (nq + 2 * (size_t)(c->n_kv * c->hd)), n * nq,
+			  n * H, n * 2 * I, n * I, (size_t)n_logits * H};
+	real **at[] = {&v->h, &v->e, &v->x2, &v->qkv, &v->attn, &v->y, &v->gu, &v->act, &v->top};
+	size_t total = 0;
+	for (size_t i = 0; i < sizeof width / sizeof *width; i++)
+		total += (width[i] + 15) & ~(size_t)15;
+	int r = model_grow(m->d, &m->scratch, &m->n_scratch, total);
+	if (r)
+		return r;
+	real *p = m->scratch;
+	for (size_t i = 0; i < sizeof width / sizeof *width; i++) {
+		*at[i] = p;
+		p += (width[i] + 15) & ~(size_t)15;
+	}
+	return 0;
+}
+
+int eagle3_reserve(struct eagle3 *m, int M, int n_logits)
+{
+	struct views v;
+	return cut_scratch(m, M, n_logits, &v);
+}
+
+#define TRY(call) do { int r_ = (call); if (r_) return r_; } while (0)
+
+static int attention(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_batch *b, const struct views *v)
+{
+	const struct eagle3_config *c = &m->c;
+	struct dev *d = m->d;
+	const struct ops *o = d->ops;
+	int nq = c->n_head * c->hd, nkv = c->n_kv * c->hd, ld = nq + 2 * nkv;
+	TRY(o->linear(d, v->qkv, ld, &m->qkv, v->x2, 2 * c->H, b->M, false));
+	TRY(o->rope(d, v->qkv, ld, c->n_head + c->n_kv, c->hd, b->pos, m->inv_freq, m->mscale, b->M, false));
+	TRY(o->kv_write(d, kv, 0, v->qkv + nq, v->qkv + nq + nkv, ld, b->slots, b->M));
+	TRY(o->attn(d, v->attn, nq, v->qkv, ld, kv, 0, b->seqs, b->n_seqs, c->n_head, (real)(1 / sqrt(c->hd))));
+	return o->linear(d, v->h, c->H, &m->o, v->attn, nq, b->M, true);
+}
+
+int eagle3_forward(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_batch *b,
+		   const real *features, const real *feedback_in, real *feedback_out, real *logits)
+{
+	const struct eagle3_config *c = &m->c;
+	struct dev *d = m->d;
+	const struct ops *o = d->ops;
+	int H = c->H, M = b->M;
+	struct views v;
+	if (M < 1)
+		return 0;
+	TRY(cut_scratch(m, M, b->n_logits, &v));
+	if (features)
+		TRY(o->linear(d, v.h, H, &m->fc, features, 3 * c->H_t, M, false));
+	else
+		TRY(o->copy_rows(d, v.h, H, feedback_in, H, NULL, M, H));
+	TRY(o->embed(d, v.e, m->embedding, b->ids, M));
+	TRY(o->rmsnorm(d, v.x2, 2 * H, NULL, v.e, H, m->norm_in, c->rms_eps, M, H));
+	TRY(o->rmsnorm(d, v.x2 + H, 2 * H, NULL, v.h, H, m->norm_hidden, c->rms_eps, M, H));
+	TRY(attention(m, kv, b, &v));
+	TRY(o->rmsnorm(d, v.y, H, NULL, v.h, H, m->norm_post, c->rms_eps, M, H));
+	TRY(o->linear(d, v.gu, 2 * c->I, &m->gu, v.y, H, M, false));
+	TRY(o->silu_gate(d, v.act, v.gu, M, c->I));
+	TRY(o->linear(d, v.h, H, &m->down, v.act, c->I, M, true));
+	if (feedback_out)
+		TRY(o->copy_rows(d, feedback_out, H, v.h, H, NULL, M, H));
+	if (!logits || b->n_logits < 1)
+		return 0;
+	TRY(o->copy_rows(d, v.top, H, v.h, H, b->logit_rows, b->n_logits, H));
+	TRY(o->rmsnorm(d, v.top, H, NULL, v.top, H, m->norm, c->rms_eps, b->n_logits, H));
+	return o->linear(d, logits, c->V_d, &m->head, v.top, H, b->n_logits, false);
+}
