@@ -1,0 +1,229 @@
+/* The Llama block over ops.h, with boundary features tapped.
+ *
+ * The residual stream x [M,H] is copied out at boundary b before block b runs
+ * (b = n_layer: before the final norm). Rotation covers q and k in one call, as
+ * their heads lie side by side in the fused projection. Only the rows whose
+ * logits are wanted meet the head, which is a quarter of a small model.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include "kernels/model/llama.h"
+#include "kernels/model/load.h"
+
+struct block {
+	struct weight qkv, o, gu, down;
+	real *norm_attn, *norm_mlp; /* [H] */
+};
+
+struct llama {
+	struct dev *d;
+	struct llama_config c;
+	struct weight embedding, head; /* head unused when tied */
+	real *norm;                    /* [H] */
+	real *inv_freq, mscale;        /* [hd/2] */
+	struct block *blocks;          /* [n_layer] */
+	real *scratch;                 /* one block, cut for the largest batch seen */
+	size_t n_scratch;
+};
+
+static int check(const struct llama_config *c, struct errtext *e)
+{
+	if (c->n_layer < 1 || c->H < 1 || c->I < 1 || c->n_head < 1 || c->n_kv < 1 || c->hd < 2 || c->hd % 2 || c->V < 1 ||
+	    c->n_head % c->n_kv)
+		return errtext_set(e, -EINVAL, "target has an impossible shape (%d blocks, H %d, heads %d/%d x %d, vocabulary %d)",
+				   c->n_layer, c->H, c->n_head, c->n_kv, c->hd, c->V);
+	int last = -1;
+	for (int i = 0; i < N_BOUNDARIES; i++) {
+		if (c->boundaries[i] <= last || c->boundaries[i] > c->n_layer)
+			return errtext_set(e, -EINVAL, "boundaries {%d, %d, %d} are not strictly increasing within 0..%d",
+					   c->boundaries[0], c->boundaries[1], c->boundaries[2], c->n_layer);
+		last = c->boundaries[i];
+	}
+	return 0;
+}
+
+/* Names are built per layer; the loader wants plain C strings. */
+static int load_block(struct llama *m, const struct tensor_source *s, int layer, enum dtype type, struct errtext *e)
+{
+	static const char *const suffix[] = {
+		"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+		"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm",
+	};
+	enum { N = sizeof suffix / sizeof *suffix };
+	const struct llama_config *c = &m->c;
+	struct block *b = &m->blocks[layer];
+	char text[N][80];
+	const char *names[N];
+	for (int i = 0; i < N; i++) {
+		snprintf(text[i], sizeof text[i], "model.layers.%d.%s.weight", layer, suffix[i]);
+		names[i] = text[i];
+	}
+	int nq = c->n_head * c->hd, nkv = c->n_kv * c->hd;
+	int r = model_load_stacked(m->d, s, 3, &names[0], (const int[]){nq, nkv, nkv}, c->H, type, &b->qkv, e);
+	if (!r)
+		r = model_load_stacked(m->d, s, 1, &names[3], (const int[]){c->H}, nq, type, &b->o, e);
+	if (!r)
+		r = model_load_stacked(m->d, s, 2, &names[4], (const int[]){c->I, c->I}, c->H, type, &b->gu, e);
+	if (!r)
+		r = model_load_stacked(m->d, s, 1, &names[6], (const int[]){c->H}, c->I, type, &b->down, e);
+	if (!r)
+		r = model_load_vector(m->d, s, names[7], c->H, type, &b->norm_attn, e);
+	if (!r)
+		r = model_load_vector(m->d, s, names[8], c->H, type, &b->norm_mlp, e);
+	return r;
+}
+
+static int load_all(struct llama *m, const struct tensor_source *s, enum dtype type, struct errtext *e)
+{
+	const struct llama_config *c = &m->c;
+	const char *embed = "model.embed_tokens.weight", *head = "lm_head.weight";
+	int r = model_load_stacked(m->d, s, 1, &embed, &c->V, c->H, type, &m->embedding, e);
+	if (!r && !c->tied)
+		r = model_load_stacked(m->d, s, 1, &head, &c->V, c->H, type, &m->head, e);
+	if (!r)
+		r = model_load_vector(m->d, s, "model.norm.weight", c->H, type, &m->norm, e);
+	for (int l = 0; !r && l < c->n_layer; l++)
+		r = load_block(m, s, l, type, e);
+	return r;
+}
+
+int llama_load(struct dev *d, const struct llama_config *c, const struct tensor_source *s,
+	       enum dtype type, struct llama **ret, struct errtext *e)
+{
+	int r = check(c, e);
+	if (r)
+		return r;
+	struct llama *m = calloc(1, sizeof *m);
+	if (!m)
+		return -ENOMEM;
+	m->d = d;
+	m->c = *c;
+	m->blocks = calloc((size_t)c->n_layer, sizeof *m->blocks);
+	m->inv_freq = malloc((size_t)(c->hd / 2) * sizeof *m->inv_freq);
+	if (!m->blocks || !m->inv_freq)
+		r = -ENOMEM;
+	else {
+		rope_table(&c->rope, c->hd, m->inv_freq, &m->mscale);
+		r = load_all(m, s, type, e);
+	}
+	if (r) {
+		llama_free(m);
+		return r;
+	}
+	*ret = m;
+	return 0;
+}
+
+struct llama *llama_free(struct llama *m)
+{
+	if (!m)
+		return NULL;
+	const struct ops *o = m->d->ops;
+	for (int l = 0; m->blocks && l < m->c.n_layer; l++) {
+		struct block *b = &m->blocks[l];
+		o->weight_free(m->d, &b->qkv);
+		o->weight_free(m->d, &b->o);
+		o->weight_free(m->d, &b->gu);
+		o->weight_free(m->d, &b->down);
+		o->free(m->d, b->norm_attn);
+		o->free(m->d, b->norm_mlp);
+	}
+	o->weight_free(m->d, &m->embedding);
+	o->weight_free(m->d, &m->head);
+	o->free(m->d, m->norm);
+	o->free(m->d, m->scratch);
+	free(m->blocks);
+	free(m->inv_freq);
+	free(m);
+	return NULL;
+}
+
+const struct llama_config *llama_cfg(const struct llama *m)
+{
+	return &m->c;
+}
+
+const struct weight *llama_embedding(const struct llama *m)
+{
+	return &m->embedding;
+}
+
+/* ---- forward ---- */
+
+struct views { real *x, *xn, *qkv, *attn, *gu, *act, *top; };
+
+static int cut_scratch(struct llama *m, int M, int n_logits, struct views *v)
+{
+	const struct llama_config *c = &m->c;
+	size_t n = (size_t)M, H = (size_t)c->H, I = (size_t)c->I, nq = (size_t)(c->n_head * c->hd);
+	size_t width[] = {n * H, n * H, n * (nq + 2 * (size_t)(c->n_kv * c->hd)), n * nq, n * 2 * I, n * I, (size_t)n_logits * H};
+	real **at[] = {&v->x, &v->xn, &v->qkv, &v->attn, &v->gu, &v->act, &v->top};
+	size_t total = 0;
+	for (size_t i = 0; i < sizeof width / sizeof *width; i++)
+		total += (width[i] + 15) & ~(size_t)15;
+	int r = model_grow(m->d, &m->scratch, &m->n_scratch, total);
+	if (r)
+		return r;
+	real *p = m->scratch;
+	for (size_t i = 0; i < sizeof width / sizeof *width; i++) {
+		*at[i] = p;
+		p += (width[i] + 15) & ~(size_t)15;
+	}
+	return 0;
+}
+
+#define TRY(call) do { int r_ = (call); if (r_) return r_; } while (0)
+
+static int block_forward(struct llama *m, struct kv_pool *kv, int layer, const struct llama_batch *b, const struct views *v)
+{
+	const struct llama_config *c = &m->c;
+	const struct block *w = &m->blocks[layer];
+	struct dev *d = m->d;
+	const struct ops *o = d->ops;
+	int H = c->H, M = b->M, nq = c->n_head * c->hd, nkv = c->n_kv * c->hd, ld = nq + 2 * nkv;
+	TRY(o->rmsnorm(d, v->xn, H, NULL, v->x, H, w->norm_attn, c->rms_eps, M, H));
+	TRY(o->linear(d, v->qkv, ld, &w->qkv, v->xn, H, M, false));
+	TRY(o->rope(d, v->qkv, ld, c->n_head + c->n_kv, c->hd, b->pos, m->inv_freq, m->mscale, M, false));
+	TRY(o->kv_write(d, kv, layer, v->qkv + nq, v->qkv + nq + nkv, ld, b->slots, M));
+	TRY(o->attn(d, v->attn, nq, v->qkv, ld, kv, layer, b->seqs, b->n_seqs, c->n_head, (real)(1 / sqrt(c->hd))));
+	TRY(o->linear(d, v->x, H, &w->o, v->attn, nq, M, true));
+	TRY(o->rmsnorm(d, v->xn, H, NULL, v->x, H, w->norm_mlp, c->rms_eps, M, H));
+	TRY(o->linear(d, v->gu, 2 * c->I, &w->gu, v->xn, H, M, false));
+	TRY(o->silu_gate(d, v->act, v->gu, M, c->I));
+	return o->linear(d, v->x, H, &w->down, v->act, c->I, M, true);
+}
+
+static int tap_boundary(struct llama *m, int boundary, const real *x, int M, real *features)
+{
+	int H = m->c.H;
+	for (int i = 0; features && i < N_BOUNDARIES; i++)
+		if (m->c.boundaries[i] == boundary)
+			return m->d->ops->copy_rows(m->d, features + i * H, N_BOUNDARIES * H, x, H, NULL, M, H);
+	return 0;
+}
+
+int llama_forward(struct llama *m, struct kv_pool *kv, const struct llama_batch *b,
+		  real *features, real *hidden, real *logits)
+{
+	const struct llama_config *c = &m->c;
+	struct dev *d = m->d;
+	const struct ops *o = d->ops;
+	int H = c->H, M = b->M;
+	struct views v;
+	if (M < 1)
+		return 0;
+	TRY(cut_scratch(m, M, b->n_logits, &v));
+	TRY(o->embed(d, v.x, &m->embedding, b->ids, M));
+	for (int l = 0; l < c->n_layer; l++) {
+		TRY(tap_boundary(m, l, v.x, M, features));
+		TRY(block_forward(m, kv, l, b, &v));
+	}
+	TRY(tap_boundary(m, c->n_layer, v.x, M, features));
+	if (hidden)
+		TRY(o->rmsnorm(d, hidden, H, NULL, v.x, H, m->norm, c->rms_eps, M, H));
+	if (!logits || b->n_logits < 1)
+		return 0;
+	TRY(o->copy_rows(d, v.top, H, v.x, H, b->logit_rows, b->n_logits, H));
+	TRY(o->rmsnorm(d, v.top, H, NULL, v.top, H, m->norm, c->rms_eps, b->n_logits, H));
+	return o->linear(d, logits, c->V, c->tied ? &m->embedding : &m->head, v.top, H, b->n_logits, false);
+}
