@@ -8,6 +8,7 @@
 #include "kernels/ops.h"
 
 struct draft; /* one loaded version of one family */
+#define DRAFT_NONE 0xFFFFFFFFu /* no usable proposal */
 
 struct draft_rows { /* M rows of several sequences; pairs (f_t, x_{t+1}) at position t */
 	int M;
@@ -23,11 +24,17 @@ struct draft_kind {
 	int (*load)(struct dev *d, const char *dir, const struct weight *embedding, int n_target_layers, const int *boundaries,
 		    enum dtype type, struct draft **ret, struct errtext *e);
 	struct draft *(*free)(struct draft *x);
+	/* Scratch for batches of up to M rows and n sequences, taken on the loading thread. */
+	int (*warm)(struct draft *x, int M, int n);
+	/* From the dev it was loaded on to the one it runs on (same back end and ISA). */
+	void (*bind)(struct draft *x, struct dev *d);
 	int (*weights_sha)(const struct draft *x, char ret_hex[static 65]); /* of what is held */
 	int (*kv_shape)(const struct draft *x, struct kv_pool *ret); /* n_layer, n_kv, d */
-	/* Write KV for rows with real features; remember each last row's feedback and first proposal. */
+	/* Write KV for rows with real features; for sequence i with a last row, ret_first[i] is its first
+	 * proposal (target id, DRAFT_NONE when the logits are not finite) and row i of ret_feedback
+	 * [n_seqs,H] its feedback. Entries of sequences without a last row are left alone. */
 	int (*extend)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, uint32_t *ret_first, real *ret_feedback);
-	/* One more chain step for n sequences from feedback [n,H]; overwrites feedback; ret_ids target ids. */
+	/* One more chain step for n sequences from feedback [n,H]; overwrites feedback; ret_ids target ids or DRAFT_NONE. */
 	int (*step)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, real *feedback, uint32_t *ret_ids);
 	int (*hidden)(const struct draft *x); /* H, width of feedback */
 };

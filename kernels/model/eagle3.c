@@ -165,6 +165,11 @@ const struct eagle3_config *eagle3_cfg(const struct eagle3 *m)
 	return &m->c;
 }
 
+enum dtype eagle3_type(const struct eagle3 *m)
+{
+	return m->type;
+}
+
 void eagle3_set_dev(struct eagle3 *m, struct dev *d)
 {
 	m->d = d;

@@ -35,6 +35,7 @@ int MUSTCHECK eagle3_load(struct dev *d, const struct eagle3_config *c, const st
 			  struct eagle3 **ret, struct errtext *e);
 struct eagle3 *eagle3_free(struct eagle3 *m);
 const struct eagle3_config *eagle3_cfg(const struct eagle3 *m);
+enum dtype eagle3_type(const struct eagle3 *m);
 /* Load on one dev, run on another of the same back end and ISA: packing needs no dev of
  * its own, so a version is loaded on a thread that does not hold the engine's. */
 void eagle3_set_dev(struct eagle3 *m, struct dev *d);

@@ -1,0 +1,285 @@
+/* The EAGLE-3 row of the draft table: a checkpoint folder becomes a packed layer
+ * with its own reduced vocabulary; rows in, target ids out.
+ *
+ * The best draft token is the argmax over the draft's vocabulary. Logits that are
+ * not finite (a corrupt checkpoint, an overflow) give DRAFT_NONE, and the engine decodes
+ * that sequence plainly from there: a draft can cost speed, never an answer.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/model/eagle3.h"
+#include "schemas/draft_config.h"
+#include "serve/draft.h"
+
+struct draft {
+	struct dev *d;
+	struct eagle3 *m;
+	int64_t *d2t;                 /* [V_d], for the hash */
+	real *rows_fb;                /* [M,H] feedback of every row */
+	real *logits;                 /* [n,V_d] */
+	size_t n_rows_fb, n_logits;   /* reals held */
+	uint32_t *logit_rows, *best;  /* [n] */
+	float *lse;                   /* [n] */
+	int *seq_of;                  /* [n] sequence of each logit row */
+	int cap;                      /* n */
+};
+
+static int source_get(void *ctx, const char *name, struct tensor_view *ret, struct errtext *e)
+{
+	bool bf16;
+	int r = draft_files_tensor(ctx, name, &bf16, &ret->rows, &ret->cols, &ret->data);
+	if (r)
+		return r == -ENOENT ? r : errtext_set(e, r, "draft tensor %s cannot be read", name);
+	ret->type = bf16 ? DT_BF16 : DT_F32;
+	return 0;
+}
+
+static void copy_config(const struct draft_config *f, struct eagle3_config *c)
+{
+	static const int kinds[] = {ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN};
+	*c = (struct eagle3_config){
+		.H = f->hidden_size, .H_t = f->target_hidden_size, .I = f->intermediate_size,
+		.n_head = f->n_head, .n_kv = f->n_kv_head, .hd = f->head_dim,
+		.V = f->vocab_size, .V_d = f->draft_vocab_size, .rms_eps = (real)f->rms_eps,
+		.rope = {.theta = f->rope_theta, .kind = (unsigned)kinds[f->rope_kind & 3], .factor = f->rope_factor,
+			 .low_freq_factor = f->rope_low, .high_freq_factor = f->rope_high, .orig_max = f->rope_orig_max,
+			 .beta_fast = f->rope_beta_fast, .beta_slow = f->rope_beta_slow,
+			 .mscale = f->rope_mscale, .mscale_all_dim = f->rope_mscale_all},
+		.max_ctx = f->max_position,
+		.norm_before_residual = f->norm_before_residual, .norm_before_fc = f->norm_before_fc,
+		.fc_norm = f->fc_norm, .norm_output = f->norm_output,
+	};
+	memcpy(c->boundaries, f->boundaries, sizeof c->boundaries);
+}
+
+static int check_target(const struct eagle3_config *c, const struct weight *embedding, const int *b, struct errtext *e)
+{
+	if (c->H_t != embedding->K || c->V != embedding->N)
+		return errtext_set(e, -EINVAL, "draft is for a target %d wide with %d tokens, this one is %d wide with %d",
+				   c->H_t, c->V, embedding->K, embedding->N);
+	if (c->H != c->H_t)
+		return errtext_set(e, -EINVAL, "draft is %d wide and its target %d: only drafts of the target's width share its embedding", c->H, c->H_t);
+	if (c->boundaries[0] != b[0] || c->boundaries[1] != b[1] || c->boundaries[2] != b[2])
+		return errtext_set(e, -EINVAL, "draft reads boundaries {%d, %d, %d}, the target is tapped at {%d, %d, %d}",
+				   c->boundaries[0], c->boundaries[1], c->boundaries[2], b[0], b[1], b[2]);
+	return 0;
+}
+
+static struct draft *e3_free(struct draft *x)
+{
+	if (!x)
+		return NULL;
+	eagle3_free(x->m);
+	x->d->ops->free(x->d, x->rows_fb);
+	x->d->ops->free(x->d, x->logits);
+	free(x->d2t);
+	free(x->logit_rows);
+	free(x->best);
+	free(x->lse);
+	free(x->seq_of);
+	free(x);
+	return NULL;
+}
+
+static int load_into(struct draft *x, const struct draft_files *f, const struct weight *embedding, const int *boundaries,
+		     enum dtype type, struct errtext *e)
+{
+	struct eagle3_config c;
+	struct tensor_source src = {.get = source_get, .ctx = (void *)(uintptr_t)f};
+	copy_config(draft_files_config(f), &c);
+	int r = check_target(&c, embedding, boundaries, e);
+	if (r)
+		return r;
+	size_t bytes = (size_t)c.V_d * sizeof *x->d2t;
+	x->d2t = malloc(bytes);
+	if (!x->d2t)
+		return -ENOMEM;
+	memcpy(x->d2t, draft_files_d2t(f), bytes);
+	return eagle3_load(x->d, &c, &src, x->d2t, embedding, type, &x->m, e);
+}
+
+static int e3_load(struct dev *d, const char *dir, const struct weight *embedding, int n_target_layers, const int *boundaries,
+		   enum dtype type, struct draft **ret, struct errtext *e)
+{
+	struct draft_files *f = NULL;
+	int r = draft_open(dir, n_target_layers, &f, e);
+	if (r)
+		return r;
+	struct draft *x = calloc(1, sizeof *x);
+	if (x) {
+		x->d = d;
+		r = load_into(x, f, embedding, boundaries, type, e);
+	} else
+		r = -ENOMEM;
+	draft_close(f);
+	if (r) {
+		e3_free(x);
+		return r;
+	}
+	*ret = x;
+	return 0;
+}
+
+static int grow(struct dev *d, real **p, size_t *have, size_t need)
+{
+	if (need <= *have)
+		return 0;
+	real *q = d->ops->alloc(d, need * sizeof *q);
+	if (!q)
+		return -ENOMEM;
+	d->ops->free(d, *p);
+	*p = q;
+	*have = need;
+	return 0;
+}
+
+static int reserve(struct draft *x, int M, int n)
+{
+	const struct eagle3_config *c = eagle3_cfg(x->m);
+	int r = grow(x->d, &x->rows_fb, &x->n_rows_fb, (size_t)M * (size_t)c->H);
+	if (!r)
+		r = grow(x->d, &x->logits, &x->n_logits, (size_t)n * (size_t)c->V_d);
+	if (r || n <= x->cap)
+		return r;
+	free(x->logit_rows);
+	free(x->best);
+	free(x->lse);
+	free(x->seq_of);
+	x->cap = 0;
+	x->logit_rows = malloc((size_t)n * sizeof *x->logit_rows);
+	x->best = malloc((size_t)n * sizeof *x->best);
+	x->lse = malloc((size_t)n * sizeof *x->lse);
+	x->seq_of = malloc((size_t)n * sizeof *x->seq_of);
+	if (!x->logit_rows || !x->best || !x->lse || !x->seq_of)
+		return -ENOMEM;
+	x->cap = n;
+	return 0;
+}
+
+static int e3_warm(struct draft *x, int M, int n)
+{
+	int r = eagle3_reserve(x->m, M, n);
+	return r ? r : reserve(x, M, n);
+}
+
+static void e3_bind(struct draft *x, struct dev *d)
+{
+	x->d = d;
+	eagle3_set_dev(x->m, d);
+}
+
+static int e3_weights_sha(const struct draft *x, char ret_hex[static 65])
+{
+	const struct eagle3_config *c = eagle3_cfg(x->m);
+	void *held[E3_N_TENSORS] = {0};
+	bool bf16 = false;
+	struct fp *f = fp_new();
+	int r = f ? 0 : -ENOMEM;
+	for (int t = 0; !r && t < E3_N_TENSORS; t++) {
+		int rows, cols;
+		eagle3_tensor_shape(c, t, &rows, &cols);
+		size_t n = (size_t)rows * (size_t)cols;
+		uint64_t shape[2] = {(uint64_t)rows, (uint64_t)cols};
+		bool vector = rows == 1 && t != E3_FC;
+		held[t] = malloc(n * 4);
+		if (!held[t]) {
+			r = -ENOMEM;
+			break;
+		}
+		bf16 = eagle3_type(x->m) == DT_BF16;
+		r = eagle3_unpack(x->m, t, held[t], n * (bf16 ? 2 : 4));
+		if (!r)
+			r = fp_add(f, eagle3_tensor_name(t), bf16 ? "BF16" : "F32", vector ? shape + 1 : shape, vector ? 1 : 2,
+				   held[t], n * (bf16 ? 2 : 4));
+	}
+	uint64_t n_d2t = (uint64_t)c->V_d;
+	if (!r)
+		r = fp_add(f, "d2t", "I64", &n_d2t, 1, x->d2t, (size_t)n_d2t * sizeof *x->d2t);
+	if (!r)
+		r = fp_final_hex(f, ret_hex);
+	fp_free(f);
+	for (int t = 0; t < E3_N_TENSORS; t++)
+		free(held[t]);
+	return r;
+}
+
+static int e3_kv_shape(const struct draft *x, struct kv_pool *ret)
+{
+	const struct eagle3_config *c = eagle3_cfg(x->m);
+	ret->n_layer = 1;
+	ret->n_kv = c->n_kv;
+	ret->d = c->hd;
+	return 0;
+}
+
+/* Argmax of n logit rows as target ids. lse is finite only when every logit of the row is no NaN and none is +inf. */
+static int best_ids(struct draft *x, int n)
+{
+	int V_d = eagle3_cfg(x->m)->V_d;
+	int r = x->d->ops->topk(x->d, x->best, NULL, x->lse, x->logits, V_d, n, V_d, 1);
+	for (int i = 0; !r && i < n; i++) {
+		bool fine = isfinite(x->lse[i]) && x->best[i] < (uint32_t)V_d;
+		x->best[i] = fine ? eagle3_target_id(x->m, x->best[i]) : DRAFT_NONE;
+	}
+	return r;
+}
+
+static int e3_extend(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, uint32_t *ret_first, real *ret_feedback)
+{
+	int H = eagle3_cfg(x->m)->H, n = 0;
+	int r = reserve(x, rows->M, rows->n_seqs);
+	if (r)
+		return r;
+	for (int i = 0; i < rows->n_seqs; i++)
+		if (rows->last_rows[i] != UINT32_MAX) {
+			x->logit_rows[n] = rows->last_rows[i];
+			x->seq_of[n++] = i;
+		}
+	struct eagle3_batch b = {.M = rows->M, .ids = rows->ids, .pos = rows->pos, .slots = rows->slots, .seqs = rows->seqs,
+				 .n_seqs = rows->n_seqs, .logit_rows = x->logit_rows, .n_logits = n};
+	r = eagle3_forward(x->m, kv, &b, rows->features, NULL, x->rows_fb, x->logits);
+	if (!r && n)
+		r = best_ids(x, n);
+	for (int i = 0; !r && i < n; i++) {
+		ret_first[x->seq_of[i]] = x->best[i];
+		r = x->d->ops->copy_rows(x->d, ret_feedback + (size_t)x->seq_of[i] * (size_t)H, H, x->rows_fb, H, &x->logit_rows[i], 1, H);
+	}
+	return r;
+}
+
+static int e3_step(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, real *feedback, uint32_t *ret_ids)
+{
+	int n = rows->M;
+	int r = reserve(x, n, n);
+	if (r)
+		return r;
+	for (int i = 0; i < n; i++)
+		x->logit_rows[i] = (uint32_t)i;
+	struct eagle3_batch b = {.M = n, .ids = rows->ids, .pos = rows->pos, .slots = rows->slots, .seqs = rows->seqs,
+				 .n_seqs = rows->n_seqs, .logit_rows = x->logit_rows, .n_logits = n};
+	r = eagle3_forward(x->m, kv, &b, NULL, feedback, feedback, x->logits);
+	if (!r)
+		r = best_ids(x, n);
+	if (!r)
+		memcpy(ret_ids, x->best, (size_t)n * sizeof *ret_ids);
+	return r;
+}
+
+static int e3_hidden(const struct draft *x)
+{
+	return eagle3_cfg(x->m)->H;
+}
+
+const struct draft_kind draft_eagle3 = {
+	.name = "eagle3",
+	.load = e3_load,
+	.free = e3_free,
+	.warm = e3_warm,
+	.bind = e3_bind,
+	.weights_sha = e3_weights_sha,
+	.kv_shape = e3_kv_shape,
+	.extend = e3_extend,
+	.step = e3_step,
+	.hidden = e3_hidden,
+};
