@@ -2,7 +2,8 @@
  * `config show` all come.
  *
  * Sources, later wins: defaults, INI file (--config FILE), environment
- * (REDRAFT_<PROGRAM>_<KEY> with dots as underscores, upper case), flags
+ * (<PROGRAM>_<KEY> with dots and dashes as underscores, upper case:
+ * REDRAFT_SERVE_CAPTURE_SAMPLE, REDRAFTD_STORE), flags
  * (--key value or --key=value; a CONF_BOOL flag alone means on). An INI section
  * [a] with key b is the key "a.b". An unknown key or flag is an error that names
  * the nearest right one (edit distance). Values go into a plain struct at

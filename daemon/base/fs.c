@@ -1,0 +1,231 @@
+/* Whole files or none. A writer fills a temporary file beside the target,
+ * fsyncs it, renames it and fsyncs the folder: after a crash at any moment the
+ * name holds either all of the old bytes or all of the new. Readers that mapped
+ * the old file keep it, because nothing is ever written in place.
+ */
+#include "daemon/base/fs.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void fs_crash_point(const char *name)
+{
+	static const char *at; /* asked once per process: a forked child may differ */
+	static pid_t asked;
+
+	if (asked != getpid()) {
+		at = getenv("REDRAFT_CRASH_AT");
+		asked = getpid();
+	}
+	if (at && !strcmp(at, name))
+		_exit(137);
+}
+
+int fs_map(const char *path, struct fs_map *ret)
+{
+	struct stat st;
+	void *p = NULL;
+	int r = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) < 0)
+		r = -errno;
+	else if (S_ISDIR(st.st_mode))
+		r = -EISDIR;
+	else if (!S_ISREG(st.st_mode))
+		r = -EINVAL;
+	else if (st.st_size > 0) {
+		p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+		if (p == MAP_FAILED)
+			r = -errno;
+	}
+	close(fd);
+	if (r < 0)
+		return r;
+	*ret = (struct fs_map){.data = p, .len = (size_t)st.st_size};
+	return 0;
+}
+
+void fs_unmap(struct fs_map *m)
+{
+	if (m->data)
+		munmap((void *)(uintptr_t)m->data, m->len);
+	*m = (struct fs_map){0};
+}
+
+int fs_read_text(const char *path, size_t max_bytes, char **ret)
+{
+	struct stat st;
+	char *text = NULL;
+	size_t len = 0, size;
+	ssize_t n;
+	int r = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) < 0)
+		r = -errno;
+	else if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > max_bytes)
+		r = -E2BIG;
+	size = S_ISREG(st.st_mode) ? (size_t)st.st_size : max_bytes; /* /proc says 0: see below */
+	if (!r && S_ISREG(st.st_mode) && !st.st_size)
+		size = max_bytes < 65536 ? max_bytes : 65536;
+	if (!r && !(text = malloc(size + 1)))
+		r = -ENOMEM;
+	while (!r && len < size) {
+		n = read(fd, text + len, size - len);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			r = -errno;
+		if (n <= 0)
+			break;
+		len += (size_t)n;
+	}
+	close(fd);
+	if (r < 0) {
+		free(text);
+		return r;
+	}
+	text[len] = '\0';
+	*ret = text;
+	return 0;
+}
+
+static int fs_write_all(int fd, const uint8_t *p, size_t n)
+{
+	while (n) {
+		ssize_t k = write(fd, p, n);
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0)
+			return -errno;
+		p += k;
+		n -= (size_t)k;
+	}
+	return 0;
+}
+
+static void fs_parent(const char *path, char *ret, size_t size)
+{
+	const char *slash = strrchr(path, '/');
+
+	if (!slash)
+		snprintf(ret, size, ".");
+	else if (slash == path)
+		snprintf(ret, size, "/");
+	else
+		snprintf(ret, size, "%.*s", (int)(slash - path), path);
+}
+
+int fs_sync_dir(const char *path)
+{
+	int r = 0, fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	if (fsync(fd) < 0 && errno != EINVAL) /* EINVAL: this file system has no fsync of folders */
+		r = -errno;
+	close(fd);
+	return r;
+}
+
+int fs_write_atomic(const char *path, const void *p, size_t n)
+{
+	char temp[PATH_MAX], dir[PATH_MAX];
+	int r, fd;
+
+	if (snprintf(temp, sizeof temp, "%s.tmp-XXXXXX", path) >= (int)sizeof temp)
+		return -ENAMETOOLONG;
+	fs_parent(path, dir, sizeof dir);
+	fd = mkostemp(temp, O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	fs_crash_point("fs-created");
+	r = fs_write_all(fd, p, n / 2);
+	fs_crash_point("fs-half");
+	if (!r)
+		r = fs_write_all(fd, (const uint8_t *)p + n / 2, n - n / 2);
+	if (!r && fchmod(fd, 0640) < 0)
+		r = -errno;
+	fs_crash_point("fs-written");
+	if (!r && fsync(fd) < 0)
+		r = -errno;
+	if (close(fd) < 0 && !r)
+		r = -errno;
+	fs_crash_point("fs-synced");
+	if (!r && rename(temp, path) < 0)
+		r = -errno;
+	if (r < 0) {
+		(void)unlink(temp);
+		return r;
+	}
+	fs_crash_point("fs-renamed");
+	return fs_sync_dir(dir);
+}
+
+int fs_mkdirs(const char *path)
+{
+	char part[PATH_MAX];
+	size_t n = strlen(path);
+	struct stat st;
+
+	if (!n || n >= sizeof part)
+		return n ? -ENAMETOOLONG : -ENOENT;
+	memcpy(part, path, n + 1);
+	for (size_t i = 1; i <= n; i++) {
+		if (part[i] != '/' && part[i] != '\0')
+			continue;
+		part[i] = '\0';
+		if (mkdir(part, 0750) < 0 && errno != EEXIST)
+			return -errno;
+		part[i] = path[i];
+	}
+	if (stat(path, &st) < 0)
+		return -errno;
+	return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
+}
+
+/* By descriptors and without following links: a link planted inside the folder
+ * cannot make us remove something outside it. */
+static int fs_remove_at(int dirfd, const char *name, int depth)
+{
+	struct dirent *d;
+	DIR *dir;
+	int r = 0, fd;
+
+	if (unlinkat(dirfd, name, 0) == 0 || errno == ENOENT)
+		return 0;
+	if (errno != EISDIR && errno != EPERM)
+		return -errno;
+	if (depth > 64)
+		return -ELOOP;
+	fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	dir = fdopendir(fd);
+	if (!dir) {
+		r = -errno;
+		close(fd);
+		return r;
+	}
+	while (!r && (d = readdir(dir)))
+		if (strcmp(d->d_name, ".") && strcmp(d->d_name, ".."))
+			r = fs_remove_at(fd, d->d_name, depth + 1);
+	closedir(dir);
+	if (!r && unlinkat(dirfd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+		r = -errno;
+	return r;
+}
+
+int fs_remove_tree(const char *path)
+{
+	return fs_remove_at(AT_FDCWD, path, 0);
+}
