@@ -1,0 +1,572 @@
+/* The answering end of the control sockets. Two doors on one table of methods:
+ * control.sock may do everything its file mode lets in, status.sock only reads.
+ * A connection is a small state machine: collect bytes until a NUL, run the
+ * method, hold further messages until it has answered. What a peer can make us
+ * keep is bounded on every side: message, nesting, connections a door (so that
+ * readers cannot crowd out an operator), time to finish a message, idle time,
+ * unread output.
+ */
+#include <event2/event.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <fcntl.h>
+#include <unistd.h>
+#include "daemon/base/clock.h"
+#include "daemon/base/fs.h"
+#include "daemon/base/loop.h"
+#include "daemon/base/rpc.h"
+#include "daemon/base/rpc_wire.h"
+
+enum {
+	RPC_MAX_CONNECTIONS = 64, /* a door */
+	RPC_MESSAGE_S = 10,
+	RPC_IDLE_S = 300,
+};
+
+struct rpc_conn {
+	struct rpc_server *server;
+	struct rpc_conn *next, **prev;
+	struct rpc_door *door;
+	int fd;
+	struct event *rd, *wr, *timer; /* owned */
+	struct buf in, out;
+	size_t scanned;         /* bytes of in known to hold no NUL */
+	uint64_t message_since; /* when the unfinished message began; 0 = none */
+	struct rpc_call *call;  /* being answered, or NULL */
+	unsigned uid;
+	int pid;
+	bool pumping, doomed;   /* doomed: free when the pump returns */
+	bool close_when_sent;
+	bool eof;               /* the peer sends no more; it may still read its answers */
+};
+
+struct rpc_call {
+	struct rpc_conn *conn; /* NULL once the caller hung up */
+	bool oneway;
+	unsigned uid;
+	int pid;
+};
+
+struct rpc_door {
+	struct rpc_server *server;
+	enum rpc_level level;
+	int fd, n_conns;
+	struct event *ev;
+	char path[108];
+};
+
+struct rpc_server {
+	struct loop *loop;
+	const struct rpc_method *methods;
+	const char *idl;
+	void *ctx;
+	char interface[128];
+	int lock_fd;
+	struct rpc_door doors[2];
+	struct rpc_conn *conns;
+};
+
+static void conn_pump(struct rpc_conn *c);
+
+static void conn_free(struct rpc_conn *c)
+{
+	if (c->pumping) {
+		c->doomed = true;
+		return;
+	}
+	if (c->call)
+		c->call->conn = NULL;
+	*c->prev = c->next;
+	if (c->next)
+		c->next->prev = c->prev;
+	c->door->n_conns--;
+	if (c->rd)
+		event_free(c->rd);
+	if (c->wr)
+		event_free(c->wr);
+	if (c->timer)
+		event_free(c->timer);
+	close(c->fd);
+	buf_done(&c->in);
+	buf_done(&c->out);
+	free(c);
+}
+
+/* One timer: the unfinished message's ten seconds, else five idle minutes. While
+ * a call is being answered only unread output can time out. */
+static void conn_arm(struct rpc_conn *c)
+{
+	struct timeval tv = {.tv_sec = RPC_IDLE_S};
+	uint64_t now = clock_us(), end;
+
+	if (c->call && !c->out.len) {
+		evtimer_del(c->timer);
+		return;
+	}
+	if (!c->call && c->message_since) {
+		end = c->message_since + RPC_MESSAGE_S * 1000000ull;
+		end = end > now ? end - now : 0;
+		tv = (struct timeval){.tv_sec = (time_t)(end / 1000000u), .tv_usec = (suseconds_t)(end % 1000000u)};
+	}
+	evtimer_add(c->timer, &tv);
+}
+
+static void conn_flush(struct rpc_conn *c)
+{
+	size_t sent = 0;
+
+	while (sent < c->out.len) {
+		ssize_t k = send(c->fd, c->out.data + sent, c->out.len - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (k < 0 && errno == EINTR)
+			continue;
+		if (k < 0 && errno != EAGAIN) {
+			conn_free(c);
+			return;
+		}
+		if (k < 0)
+			break;
+		sent += (size_t)k;
+	}
+	buf_consume(&c->out, sent);
+	if (c->out.len)
+		event_add(c->wr, NULL);
+	else if (c->close_when_sent || (c->eof && !c->call && !c->pumping))
+		conn_free(c);
+}
+
+/* Takes msg. A peer that does not read what it asked for is dropped. */
+static void conn_send(struct rpc_conn *c, json_t *msg)
+{
+	int r = msg ? rpc_append(&c->out, msg) : -ENOMEM;
+
+	json_decref(msg);
+	if (r < 0)
+		conn_free(c);
+	else
+		conn_flush(c);
+}
+
+static json_t *rpc_error_message(const char *error, const char *key, const char *text)
+{
+	return json_pack("{s:s, s:{s:s}}", "error", error, "parameters", key, text);
+}
+
+/* The call is over: free it, and go on with what the connection has waiting. */
+static void call_finish(struct rpc_call *call, json_t *msg)
+{
+	struct rpc_conn *c = call->conn;
+	bool silent = call->oneway, outermost = c && !c->pumping;
+
+	if (!c) {
+		json_decref(msg);
+		free(call);
+		return;
+	}
+	c->call = NULL;
+	free(call);
+	c->pumping = true;
+	if (silent)
+		json_decref(msg);
+	else
+		conn_send(c, msg);
+	c->pumping = !outermost;
+	if (!outermost)
+		return; /* the pump that called the method goes on by itself */
+	if (c->doomed)
+		conn_free(c);
+	else
+		conn_pump(c);
+}
+
+void rpc_reply(struct rpc_call *call, json_t *params)
+{
+	json_t *msg = json_object();
+
+	if (!params)
+		params = json_object();
+	if (!msg || json_object_set_new(msg, "parameters", params) < 0) {
+		json_decref(msg);
+		msg = NULL;
+	}
+	call_finish(call, msg);
+}
+
+void rpc_error(struct rpc_call *call, const char *error, const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	for (char *p = text; *p; p++) /* a cut or foreign byte would make the reply unprintable */
+		if ((unsigned char)*p >= 128 || (unsigned char)*p < 32)
+			*p = '?';
+	call_finish(call, rpc_error_message(error, "message", text));
+}
+
+void rpc_peer(const struct rpc_call *call, unsigned *ret_uid, int *ret_pid)
+{
+	*ret_uid = call->uid;
+	*ret_pid = call->pid;
+}
+
+static const char rpc_service_idl[] =
+	"interface org.varlink.service\n"
+	"method GetInfo() -> (vendor: string, product: string, version: string, url: string, interfaces: []string)\n"
+	"method GetInterfaceDescription(interface: string) -> (description: string)\n"
+	"error InterfaceNotFound (interface: string)\n"
+	"error MethodNotFound (method: string)\n"
+	"error MethodNotImplemented (method: string)\n"
+	"error InvalidParameter (parameter: string)\n";
+
+static void server_describe(struct rpc_server *s, struct rpc_call *call, json_t *params)
+{
+	const char *name = json_string_value(json_object_get(params, "interface"));
+	const char *text = NULL;
+
+	if (!name) {
+		call_finish(call, rpc_error_message("org.varlink.service.InvalidParameter", "parameter", "interface"));
+		return;
+	}
+	if (!strcmp(name, s->interface))
+		text = s->idl;
+	else if (!strcmp(name, "org.varlink.service"))
+		text = rpc_service_idl;
+	if (text)
+		rpc_reply(call, json_pack("{s:s}", "description", text));
+	else
+		call_finish(call, rpc_error_message("org.varlink.service.InterfaceNotFound", "interface", name));
+}
+
+static void server_dispatch(struct rpc_server *s, struct rpc_call *call, const char *method, json_t *params)
+{
+	const struct rpc_method *m;
+	const char *dot = strrchr(method, '.');
+
+	if (!strcmp(method, "org.varlink.service.GetInfo")) {
+		rpc_reply(call, json_pack("{s:s, s:s, s:s, s:s, s:[s,s]}", "vendor", "redraft", "product", "redraft",
+					  "version", REDRAFT_COMMIT, "url", "", "interfaces", "org.varlink.service",
+					  s->interface));
+		return;
+	}
+	if (!strcmp(method, "org.varlink.service.GetInterfaceDescription")) {
+		server_describe(s, call, params);
+		return;
+	}
+	for (m = s->methods; m->name && strcmp(m->name, method); m++)
+		;
+	if (!m->name) {
+		size_t n = dot ? (size_t)(dot - method) : 0;
+		bool ours = n && strlen(s->interface) == n && !strncmp(method, s->interface, n);
+		char name[128];
+
+		snprintf(name, sizeof name, "%.*s", ours ? 127 : (int)(n < 127 ? n : 127), method);
+		call_finish(call, ours ? rpc_error_message("org.varlink.service.MethodNotFound", "method", name)
+				       : rpc_error_message("org.varlink.service.InterfaceNotFound", "interface", name));
+		return;
+	}
+	if (m->level == RPC_CONTROL && call->conn->door->level != RPC_CONTROL) {
+		rpc_error(call, "io.redraft.PermissionDenied", "%s changes something; ask at control.sock", method);
+		return;
+	}
+	m->handle(s->ctx, call, params);
+}
+
+/* Bytes that are no message: say why, once, and close. */
+static void conn_bad(struct rpc_conn *c, const char *why)
+{
+	c->close_when_sent = true;
+	conn_send(c, rpc_error_message("io.redraft.BadMessage", "message", why));
+}
+
+static void conn_message(struct rpc_conn *c, const void *p, size_t n)
+{
+	struct errtext e = {.text = ""};
+	json_t *msg = NULL, *params, *empty = NULL;
+	const char *method;
+	struct rpc_call *call;
+
+	if (rpc_parse(p, n, &msg, &e) < 0) {
+		conn_bad(c, e.text);
+		return;
+	}
+	method = json_string_value(json_object_get(msg, "method"));
+	params = json_object_get(msg, "parameters");
+	if (json_is_null(params))
+		params = NULL;
+	call = method ? calloc(1, sizeof *call) : NULL;
+	if (!params)
+		params = empty = json_object();
+	if (!call || !params) {
+		free(call);
+		conn_bad(c, method ? "out of memory" : "message names no method");
+	} else {
+		*call = (struct rpc_call){.conn = c, .uid = c->uid, .pid = c->pid,
+					  .oneway = json_is_true(json_object_get(msg, "oneway"))};
+		c->call = call;
+		if (json_is_object(params))
+			server_dispatch(c->server, call, method, params);
+		else
+			call_finish(call, rpc_error_message("org.varlink.service.InvalidParameter", "parameter",
+							    "parameters"));
+	}
+	json_decref(empty);
+	json_decref(msg);
+}
+
+/* Run every whole message that waits, stopping at one that answers later. */
+static void conn_pump(struct rpc_conn *c)
+{
+	c->pumping = true;
+	while (!c->call && !c->doomed && !c->close_when_sent) {
+		uint8_t *nul = c->in.len > c->scanned ? memchr(c->in.data + c->scanned, 0, c->in.len - c->scanned) : NULL;
+		size_t n;
+
+		if (!nul) {
+			c->scanned = c->in.len;
+			if (c->in.len >= RPC_MAX_MESSAGE)
+				conn_bad(c, "message longer than 1 MiB");
+			break;
+		}
+		n = (size_t)(nul - c->in.data);
+		conn_message(c, c->in.data, n);
+		buf_consume(&c->in, n + 1);
+		c->scanned = 0;
+		c->message_since = c->in.len ? clock_us() : 0;
+	}
+	c->pumping = false;
+	if (c->doomed || (c->eof && !c->call && !c->out.len)) {
+		conn_free(c);
+		return;
+	}
+	if (!c->eof && !c->close_when_sent && c->in.len < RPC_MAX_MESSAGE)
+		event_add(c->rd, NULL);
+	else
+		event_del(c->rd); /* enough is waiting; read on when it has been answered */
+	conn_arm(c);
+}
+
+static void conn_read(evutil_socket_t fd, short what, void *arg)
+{
+	struct rpc_conn *c = arg;
+	size_t room = RPC_MAX_MESSAGE - c->in.len;
+	ssize_t k;
+
+	(void)what;
+	if (buf_reserve(&c->in, room < 4096 ? room : 4096) < 0) {
+		conn_free(c);
+		return;
+	}
+	k = recv(fd, c->in.data + c->in.len, c->in.cap - c->in.len, MSG_DONTWAIT);
+	if (k < 0 && errno != EAGAIN && errno != EINTR) {
+		conn_free(c);
+		return;
+	}
+	c->eof = k == 0;
+	if (k > 0 && !c->in.len)
+		c->message_since = clock_us();
+	if (k > 0)
+		c->in.len += (size_t)k;
+	conn_pump(c);
+}
+
+static void conn_write(evutil_socket_t fd, short what, void *arg)
+{
+	struct rpc_conn *c = arg;
+
+	(void)fd;
+	(void)what;
+	conn_flush(c);
+}
+
+static void conn_timeout(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	conn_free(arg);
+}
+
+static void conn_new(struct rpc_door *d, int fd)
+{
+	struct rpc_server *s = d->server;
+	struct event_base *base = loop_base(s->loop);
+	struct rpc_conn *c = calloc(1, sizeof *c);
+	struct ucred cred = {0};
+	socklen_t n = sizeof cred;
+
+	if (!c) {
+		close(fd);
+		return;
+	}
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) == 0) {
+		c->uid = cred.uid;
+		c->pid = cred.pid;
+	}
+	c->server = s;
+	c->door = d;
+	c->fd = fd;
+	c->in = BUF_INIT(RPC_MAX_MESSAGE);
+	c->out = BUF_INIT(RPC_MAX_OUTPUT);
+	c->next = s->conns;
+	c->prev = &s->conns;
+	if (c->next)
+		c->next->prev = &c->next;
+	s->conns = c;
+	d->n_conns++;
+	c->rd = event_new(base, fd, EV_READ, conn_read, c);
+	c->wr = event_new(base, fd, EV_WRITE, conn_write, c);
+	c->timer = evtimer_new(base, conn_timeout, c);
+	if (!c->rd || !c->wr || !c->timer || event_add(c->rd, NULL) < 0) {
+		conn_free(c);
+		return;
+	}
+	conn_arm(c);
+}
+
+static void door_accept(evutil_socket_t fd, short what, void *arg)
+{
+	static const char full[] = "{\"error\":\"io.redraft.Busy\",\"parameters\":{\"message\":\"64 connections are open here\"}}";
+	struct rpc_door *d = arg;
+	int conn = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+	(void)what;
+	if (conn < 0)
+		return;
+	if (d->n_conns < RPC_MAX_CONNECTIONS) {
+		conn_new(d, conn);
+		return;
+	}
+	(void)send(conn, full, sizeof full, MSG_NOSIGNAL | MSG_DONTWAIT); /* with its NUL */
+	close(conn);
+}
+
+/* A socket file left by a dead process is removed; one that answers is not ours. */
+static int door_clear(const char *path, const struct sockaddr_un *a, struct errtext *e)
+{
+	struct stat st;
+	int fd, r;
+
+	if (lstat(path, &st) < 0)
+		return errno == ENOENT ? 0 : errtext_set(e, -errno, "%s: %s", path, strerror(errno));
+	if (!S_ISSOCK(st.st_mode))
+		return errtext_set(e, -EEXIST, "%s exists and is not a socket; remove it", path);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	r = connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 || errno == EAGAIN;
+	close(fd);
+	if (r)
+		return errtext_set(e, -EADDRINUSE, "%s: another process answers there; stop it first", path);
+	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+static int door_open(struct rpc_door *d, const char *run_dir, const char *name, mode_t mode, struct errtext *e)
+{
+	struct sockaddr_un a;
+	char path[sizeof a.sun_path];
+	int r;
+
+	if (snprintf(path, sizeof path, "%s/%s", run_dir, name) >= (int)sizeof path)
+		return errtext_set(e, -ENAMETOOLONG, "run_dir %.80s...: a socket path has at most 107 bytes", run_dir);
+	r = rpc_address(path, &a);
+	if (!r)
+		r = door_clear(path, &a, e);
+	if (r < 0)
+		return r;
+	d->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (d->fd < 0)
+		return errtext_set(e, -errno, "socket: %s", strerror(errno));
+	if (bind(d->fd, (struct sockaddr *)&a, sizeof a) < 0)
+		return errtext_set(e, -errno, "%s: %s", path, strerror(errno));
+	snprintf(d->path, sizeof d->path, "%s", path);
+	if (chmod(path, mode) < 0 || listen(d->fd, RPC_MAX_CONNECTIONS) < 0) /* nobody connects before listen */
+		return errtext_set(e, -errno, "%s: %s", path, strerror(errno));
+	d->ev = event_new(loop_base(d->server->loop), d->fd, EV_READ | EV_PERSIST, door_accept, d);
+	if (!d->ev || event_add(d->ev, NULL) < 0)
+		return -ENOMEM;
+	return 0;
+}
+
+/* One process a folder: the lock closes the gap between bind and listen. */
+static int server_lock(struct rpc_server *s, const char *run_dir, struct errtext *e)
+{
+	char path[160];
+
+	if (snprintf(path, sizeof path, "%s/.lock", run_dir) >= (int)sizeof path)
+		return errtext_set(e, -ENAMETOOLONG, "run_dir %.80s...: a socket path has at most 107 bytes", run_dir);
+	s->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+	if (s->lock_fd < 0)
+		return errtext_set(e, -errno, "%s: %s", path, strerror(errno));
+	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0)
+		return errtext_set(e, errno == EWOULDBLOCK ? -EADDRINUSE : -errno,
+				   "%s: another process uses this run_dir; stop it first", run_dir);
+	return 0;
+}
+
+static void server_interface_name(struct rpc_server *s)
+{
+	const char *at = strstr(s->idl, "interface ");
+
+	while (at && at != s->idl && at[-1] != '\n')
+		at = strstr(at + 1, "interface ");
+	if (at)
+		snprintf(s->interface, sizeof s->interface, "%.*s", (int)strcspn(at + 10, " \t\r\n"), at + 10);
+}
+
+int rpc_server_new(struct loop *l, const char *run_dir, const struct rpc_method *methods, const char *idl, void *ctx,
+		   struct rpc_server **ret, struct errtext *e)
+{
+	struct rpc_server *s = calloc(1, sizeof *s);
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	s->loop = l;
+	s->methods = methods;
+	s->idl = idl;
+	s->ctx = ctx;
+	s->lock_fd = -1;
+	s->doors[0] = (struct rpc_door){.server = s, .level = RPC_CONTROL, .fd = -1};
+	s->doors[1] = (struct rpc_door){.server = s, .level = RPC_STATUS, .fd = -1};
+	server_interface_name(s);
+	r = fs_mkdirs(run_dir);
+	if (r < 0)
+		errtext_set(e, r, "run_dir %.120s: %s", run_dir, strerror(-r));
+	if (!r)
+		r = server_lock(s, run_dir, e);
+	if (!r)
+		r = door_open(&s->doors[0], run_dir, "control.sock", 0660, e);
+	if (!r)
+		r = door_open(&s->doors[1], run_dir, "status.sock", 0666, e);
+	if (r < 0) {
+		rpc_server_free(s);
+		return r;
+	}
+	*ret = s;
+	return 0;
+}
+
+struct rpc_server *rpc_server_free(struct rpc_server *s)
+{
+	if (!s)
+		return NULL;
+	while (s->conns)
+		conn_free(s->conns);
+	for (int i = 0; i < 2; i++) {
+		if (s->doors[i].ev)
+			event_free(s->doors[i].ev);
+		if (s->doors[i].fd >= 0)
+			close(s->doors[i].fd);
+		if (s->doors[i].path[0])
+			(void)unlink(s->doors[i].path);
+	}
+	if (s->lock_fd >= 0)
+		close(s->lock_fd);
+	free(s);
+	return NULL;
+}
