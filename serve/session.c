@@ -1,0 +1,122 @@
+/* Making, accounting and ending of one request.
+ *
+ * Decoding rounds are entered under the version in force, those that proposed
+ * nothing too, so that `rounds` counts all of them and proposed[0] only those that
+ * count for an accept length.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/base/clock.h"
+#include "serve/pages.h"
+#include "serve/session.h"
+
+int session_new(const struct engine_request *r, struct session **ret)
+{
+	if (r->n_prompt < 1 || r->max_tokens < 1)
+		return -EINVAL;
+	struct session *s = calloc(1, sizeof *s);
+	if (!s)
+		return -ENOMEM;
+	s->req = *r;
+	s->n_prompt = s->n_tokens = r->n_prompt;
+	int most = r->n_prompt + r->max_tokens;
+	s->n_pages = pages_for(most);
+	s->tokens = malloc((size_t)most * sizeof *s->tokens);
+	s->pages = malloc((size_t)s->n_pages * sizeof *s->pages);
+	if (!s->tokens || !s->pages) {
+		session_free(s);
+		return -ENOMEM;
+	}
+	memcpy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *s->tokens);
+	s->req.prompt = s->tokens;
+	s->slot = s->tap = -1;
+	s->seat = -1;
+	s->first = DRAFT_NONE;
+	s->born_us = clock_us();
+	*ret = s;
+	return 0;
+}
+
+struct session *session_free(struct session *s)
+{
+	if (!s)
+		return NULL;
+	free(s->tokens);
+	free(s->pages);
+	free(s);
+	return NULL;
+}
+
+static void note_version(struct request_stats *st, uint32_t version)
+{
+	int max = (int)(sizeof st->versions / sizeof *st->versions);
+	for (int i = 0; i < st->n_versions; i++)
+		if (st->versions[i] == version)
+			return;
+	if (st->n_versions < max)
+		st->versions[st->n_versions++] = version;
+}
+
+struct round_record *session_part(struct session *s, uint32_t version, int k)
+{
+	int max = (int)(sizeof s->parts / sizeof *s->parts), i;
+	for (i = 0; i < s->n_parts; i++)
+		if (s->parts[i].version == version)
+			return &s->parts[i];
+	if (i == max) /* more versions in one request than anybody should load: the last account takes them */
+		return &s->parts[max - 1];
+	s->n_parts++;
+	s->parts[i] = (struct round_record){.version = version, .part = (uint32_t)i, .k = k};
+	note_version(&s->stats, version);
+	return &s->parts[i];
+}
+
+static void count_tpot(struct round_record *p, double ms, int n)
+{
+	int bin = 0;
+	while (bin < ROUND_TPOT_EDGES && ms > round_tpot_edges_ms[bin])
+		bin++;
+	p->tpot_ms[bin] += (uint32_t)n;
+}
+
+void session_account(struct session *s, uint32_t version, int k, int proposed, int accepted, int n, uint64_t now)
+{
+	struct round_record *p = session_part(s, version, k);
+	p->tokens += (uint32_t)n;
+	if (!s->emitted_us) { /* the prompt's own token: no decoding round */
+		p->ttft_ms = (double)(now - s->born_us) / 1e3;
+		p->prompt_tokens = (uint32_t)s->n_prompt;
+		return;
+	}
+	p->rounds++;
+	s->stats.rounds++;
+	s->stats.proposed += (uint32_t)proposed;
+	s->stats.accepted += (uint32_t)accepted;
+	s->stats.proposing_rounds += proposed > 0;
+	for (int i = 0; i < proposed; i++)
+		p->proposed[i]++;
+	for (int i = 0; i < accepted; i++)
+		p->accepted[i]++;
+	count_tpot(p, (double)(now - s->emitted_us) / 1e3 / n, n);
+}
+
+static int context_bucket(int tokens)
+{
+	int b = 0;
+	for (int x = tokens / 128; x > 1 && b < 7; x /= 2)
+		b++;
+	return b;
+}
+
+void session_close_parts(struct session *s)
+{
+	for (int i = 0; i < s->n_parts; i++) {
+		struct round_record *p = &s->parts[i];
+		snprintf(p->request, sizeof p->request, "%s", s->req.request_id);
+		snprintf(p->conversation, sizeof p->conversation, "%s", s->req.conversation);
+		snprintf(p->domain, sizeof p->domain, "%s", s->req.domain);
+		snprintf(p->tenant, sizeof p->tenant, "%s", s->req.tenant);
+		p->context_bucket = context_bucket(s->n_tokens);
+		p->last = i == s->n_parts - 1;
+	}
+}

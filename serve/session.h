@@ -1,0 +1,64 @@
+/* One request inside the engine: its tokens, its pages, which draft it uses and
+ * what is to be told about it afterwards.
+ *
+ * Names as in eagle3.md §2.1: n_kv rows have been through the target (and have
+ * features); tokens[0..n_tokens) are known. While the prompt is read n_tokens =
+ * n_prompt; afterwards n_tokens = n_kv + 1, the last one being the root of the next round.
+ *
+ * Threads: made by the submitting thread, then the engine's alone, but for
+ * `cancelled`.
+ */
+#pragma once
+#include <stdatomic.h>
+#include "schemas/round.h"
+#include "serve/draft.h"
+#include "serve/engine.h"
+
+struct session {
+	struct session *next; /* in the queue */
+	uint64_t handle;
+	atomic_bool cancelled;
+	struct engine_request req; /* prompt points into tokens */
+
+	uint32_t *tokens; /* [n_prompt + max_tokens], owned */
+	int n_prompt, n_tokens, n_kv;
+	uint32_t *pages; /* [n_pages], owned */
+	int n_pages;
+	int seat; /* row of the engine's per-sequence arrays */
+
+	/* drafting */
+	int slot;           /* of the version it drafts with, -1 = plain */
+	bool draft_ok;      /* draft KV holds rows 0..n_kv-1 */
+	bool mixed;         /* ... partly written by another version */
+	uint64_t move_at;   /* µs: change to the live version then; 0 = never */
+	uint32_t first;     /* first proposal, known from the last extend; or DRAFT_NONE */
+	uint32_t proposed[ENGINE_MAX_K];
+	int n_proposed;
+
+	/* accounts */
+	struct request_stats stats;
+	struct round_record parts[8]; /* one per version used */
+	int n_parts;
+	int tap; /* handle, -1 = none */
+	bool traced;
+	uint64_t born_us, emitted_us; /* submit; last tokens out (0 = none yet) */
+};
+
+/* tokens and pages allocated, prompt copied. -ENOMEM, -EINVAL (no prompt, no tokens wanted). */
+int MUSTCHECK session_new(const struct engine_request *r, struct session **ret);
+struct session *session_free(struct session *s);
+static inline bool session_prefilling(const struct session *s)
+{
+	return s->n_kv < s->n_prompt;
+}
+/* Tokens it may still emit. */
+static inline int session_left(const struct session *s)
+{
+	return s->n_prompt + s->req.max_tokens - s->n_tokens;
+}
+/* The account of one version (0 = plain): the same for as long as the version stays the same. */
+struct round_record *session_part(struct session *s, uint32_t version, int k);
+/* Enter one emission of n tokens at `now`; proposed is 0 when nothing was. */
+void session_account(struct session *s, uint32_t version, int k, int proposed, int accepted, int n, uint64_t now);
+/* Fill what the parts share, before they are handed to the tap. */
+void session_close_parts(struct session *s);

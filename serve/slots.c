@@ -1,0 +1,159 @@
+/* The table of resident drafts and of draft families.
+ *
+ * All versions share one KV pool, because a running request that is moved keeps
+ * its draft KV. The pool is made for the first version and remade only
+ * while no version is resident (then no request has draft KV either).
+ */
+#include <string.h>
+#include "serve/slots.h"
+
+/* The families. A version folder is read by the first; there is one so far. */
+static const struct draft_kind *const kinds[] = {&draft_eagle3};
+
+int slots_find(const struct slots *t, uint32_t version)
+{
+	for (int i = 0; i < N_SLOTS; i++)
+		if (t->s[i].state != SLOT_EMPTY && t->s[i].version == version)
+			return i;
+	return -1;
+}
+
+int slots_reserve(struct slots *t, uint32_t version)
+{
+	int i = slots_find(t, version);
+	if (i >= 0)
+		return t->s[i].state == SLOT_LOADING ? -EBUSY : -EEXIST;
+	for (i = 0; i < N_SLOTS; i++)
+		if (t->s[i].state == SLOT_EMPTY) {
+			t->s[i] = (struct slot){.state = SLOT_LOADING, .version = version};
+			return i;
+		}
+	return -ENOSPC;
+}
+
+void slots_abandon(struct slots *t, int i)
+{
+	t->s[i] = (struct slot){0};
+}
+
+int slot_read(const struct slot_spec *spec, const char *dir, struct slot_load *ret, struct errtext *e)
+{
+	struct slot_load l = {.kind = kinds[0]};
+	int r = dev_cpu_new(1, spec->isa, &l.d);
+	if (r)
+		return errtext_set(e, r, "no device to load a draft on");
+	r = l.kind->load(l.d, dir, spec->embedding, spec->n_target_layers, spec->boundaries, spec->type, &l.x, e);
+	if (!r)
+		r = l.kind->weights_sha(l.x, l.sha);
+	if (!r)
+		r = l.kind->warm(l.x, spec->M, spec->n);
+	if (r) {
+		slot_read_done(&l);
+		if (e && !e->text[0])
+			errtext_set(e, r, "draft in %s: %s", dir, strerror(-r));
+		return r;
+	}
+	*ret = l;
+	return 0;
+}
+
+void slot_read_done(struct slot_load *l)
+{
+	if (l->x)
+		l->kind->free(l->x);
+	if (l->d)
+		dev_free(l->d);
+	*l = (struct slot_load){0};
+}
+
+static bool any_ready(const struct slots *t)
+{
+	for (int i = 0; i < N_SLOTS; i++)
+		if (t->s[i].state == SLOT_READY)
+			return true;
+	return false;
+}
+
+static int fit_pool(struct slots *t, const struct slot_load *l, struct dev *d, struct kv_pool want, struct errtext *e)
+{
+	int r = l->kind->kv_shape(l->x, &want);
+	struct kv_pool *have = &t->kv;
+	if (r)
+		return r;
+	if (have->n_pages && have->n_layer == want.n_layer && have->n_kv == want.n_kv && have->d == want.d)
+		return 0;
+	if (have->n_pages && any_ready(t))
+		return errtext_set(e, -EINVAL, "draft has %d layer(s) of %d key/value heads x %d, the resident ones have %d of %d x %d: unload them first",
+				   want.n_layer, want.n_kv, want.d, have->n_layer, have->n_kv, have->d);
+	if (have->n_pages)
+		d->ops->kv_free(d, have);
+	*have = (struct kv_pool){0};
+	r = d->ops->kv_new(d, &want);
+	if (r)
+		return errtext_set(e, r, "no memory for the draft's keys and values");
+	*have = want;
+	return 0;
+}
+
+int slots_install(struct slots *t, int i, struct slot_load *l, struct dev *d, int n_pages, int page_tok, enum dtype kv_type, struct errtext *e)
+{
+	struct kv_pool want = {.n_pages = n_pages, .page_tok = page_tok, .type = kv_type};
+	int r = fit_pool(t, l, d, want, e);
+	if (r)
+		return r;
+	l->kind->bind(l->x, d);
+	struct slot *s = &t->s[i];
+	s->kind = l->kind;
+	s->x = l->x;
+	memcpy(s->sha, l->sha, sizeof s->sha);
+	s->requests = 0;
+	s->state = SLOT_READY;
+	l->x = NULL;
+	return 0;
+}
+
+void slots_activate(struct slots *t, int i, bool back)
+{
+	if (i == t->live)
+		return;
+	t->previous = back ? -1 : t->live;
+	t->live = i;
+}
+
+int slots_unload(struct slots *t, uint32_t version, struct errtext *e)
+{
+	int i = slots_find(t, version);
+	if (i < 0 || t->s[i].state != SLOT_READY)
+		return errtext_set(e, -ENOENT, "version %u is not loaded", version);
+	if (i == t->live)
+		return errtext_set(e, -EBUSY, "version %u is live", version);
+	if (t->s[i].requests)
+		return errtext_set(e, -EBUSY, "version %u still drafts for %d request(s)", version, t->s[i].requests);
+	t->s[i].kind->free(t->s[i].x);
+	t->s[i] = (struct slot){0};
+	if (t->previous == i)
+		t->previous = -1;
+	return 0;
+}
+
+void slots_done(struct slots *t, struct dev *d)
+{
+	for (int i = 0; i < N_SLOTS; i++)
+		if (t->s[i].state == SLOT_READY)
+			t->s[i].kind->free(t->s[i].x);
+	if (t->kv.n_pages)
+		d->ops->kv_free(d, &t->kv);
+	*t = (struct slots){.live = -1, .previous = -1};
+}
+
+const char *slot_state_name(const struct slots *t, int i)
+{
+	const struct slot *s = &t->s[i];
+	if (s->state == SLOT_EMPTY)
+		return "empty";
+	if (s->state == SLOT_LOADING)
+		return "loading";
+	if (i == t->live)
+		return "live";
+	return s->requests ? "draining" : "ready";
+}
