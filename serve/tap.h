@@ -34,6 +34,10 @@ struct tap_request { char request[64], conversation[65], domain[32], tenant[65];
 
 /* Engine side; each returns at once. handle: small integer the engine keeps per session. */
 int tap_begin(struct tap *t, const struct tap_request *r); /* handle >= 0, or -1: not traced (full) */
+/* What the engine asks before it does any work for the tap. */
+bool tap_wants_rows(const struct tap *t, int handle); /* sampled in, capture on, nothing dropped yet */
+int tap_topk(const struct tap *t);                    /* depth of the rows it wants */
+bool tap_wants_hidden(const struct tap *t);
 struct tap_row_group {    /* consecutive rows of one request */
 	int n; bool prompt;   /* prompt rows carry hidden, generated rows carry top-k */
 	const uint32_t *ids, *pos;
