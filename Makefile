@@ -90,7 +90,9 @@ unit: unit-bins
 
 deps:
 	deploy/install-deps
-demo: all
+demo:
+	deploy/install-deps build demo
+	$(MAKE) --no-print-directory all
 	deploy/demo/run --bin $(B)/bin --minutes $(or $(MINUTES),8) --broker $(or $(BROKER),mock)
 check:
 	tests/check

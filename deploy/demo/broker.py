@@ -1,0 +1,98 @@
+"""The two brokers the demo and the tests can run against: librdkafka's mock cluster, and a real Apache Kafka.
+
+Both answer .address and come with the project's topics made, eight partitions each.
+"""
+import os
+import signal
+import socket
+import struct
+
+from procs import Child, StartError, free_port_pair, wait_until
+
+TOPICS = ("redraft.traces", "redraft.rounds")
+PARTITIONS = 8
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class MockBroker:
+    """bin/redraft-mock-broker: the real protocol over TCP, 5 MiB a partition in memory, nothing on disk."""
+
+    def __init__(self, family, program, folder):
+        self.file = os.path.join(folder, "broker.address")
+        self.child = family.start(Child("redraft-mock-broker", [program, "--address-file", self.file], os.path.join(folder, "broker.log")))
+        self.address = wait_until("it wrote its address", 10, self._read, self.child)
+
+    def _read(self):
+        try:
+            with open(self.file) as f:
+                return f.read().strip()
+        except OSError:
+            return ""
+
+
+class Kafka:
+    """One Apache Kafka 4 node from Maven's jars. kill(), pause(), resume() and start() are for the fault tests."""
+
+    def __init__(self, family, folder, note=lambda text: None):
+        self.folder, self.family = folder, family
+        self.port = free_port_pair()
+        self.address = f"127.0.0.1:{self.port}"
+        self.up = os.path.join(HERE, "..", "kafka", "kafka-up")
+        note("starting Apache Kafka (the first time its jars are fetched)")
+        self.child = None
+        self.start(seconds=420)
+        for topic in TOPICS:
+            create_topic(self.address, topic, PARTITIONS)
+
+    def start(self, seconds=60):
+        if self.child is None:
+            self.child = self.family.start(Child("kafka", [self.up, self.folder, self.port, "run"], os.path.join(self.folder, "kafka.out")))
+        elif not self.child.running():
+            self.child.start()
+        wait_until("Kafka answered", seconds, lambda: ready(self.address), self.child, 0.3)
+
+    def stop(self):
+        self.child.stop(30)
+
+    def kill(self):
+        self.child.kill()
+
+    def pause(self):
+        self.child.signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.child.signal(signal.SIGCONT)
+
+
+def _string(s):
+    return struct.pack(">h", len(s)) + s.encode()
+
+
+def _request(address, key, version, body, timeout):
+    """One request of Kafka's protocol, header version 1; returns the reply after its correlation number."""
+    host, port = address.split(",")[0].rsplit(":", 1)
+    message = struct.pack(">hhi", key, version, 7) + _string("redraft") + body
+    with socket.create_connection((host, int(port)), timeout) as s:
+        s.settimeout(timeout)
+        s.sendall(struct.pack(">i", len(message)) + message)
+        f = s.makefile("rb")
+        size = struct.unpack(">i", f.read(4))[0]
+        return f.read(size)[4:]
+
+
+def ready(address, timeout=2.0):
+    """Does a metadata request (version 1, all topics) name at least one broker?"""
+    try:
+        return struct.unpack(">i", _request(address, 3, 1, struct.pack(">i", -1), timeout)[:4])[0] >= 1
+    except (OSError, struct.error):
+        return False
+
+
+def create_topic(address, name, partitions):
+    """CreateTopics, version 2. A topic that is there already is left as it is."""
+    topic = _string(name) + struct.pack(">ihii", partitions, 1, 0, 0)
+    reply = _request(address, 19, 2, struct.pack(">i", 1) + topic + struct.pack(">i?", 10000, False), 15.0)
+    at = 8 + 2 + struct.unpack(">h", reply[8:10])[0]
+    code = struct.unpack(">h", reply[at:at + 2])[0]
+    if code not in (0, 36):  # 36: the topic exists
+        raise StartError(f"Kafka would not make topic {name}: error {code}")
