@@ -8,6 +8,7 @@
 #include <event2/event.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -38,6 +39,10 @@ struct loop_timer {
 	void (*fn)(void *arg);
 	void *arg;
 };
+
+/* Signals belong to a process, so one loop has them: the first that runs or says
+ * what to do on them, until it is freed. */
+static _Atomic(struct loop *) loop_signals_of;
 
 static void loop_signal(evutil_socket_t sig, short what, void *arg)
 {
@@ -114,8 +119,11 @@ static void loop_drop_event(struct event *ev)
 
 struct loop *loop_free(struct loop *l)
 {
+	struct loop *mine = l;
+
 	if (!l)
 		return NULL;
+	atomic_compare_exchange_strong(&loop_signals_of, &mine, NULL);
 	while (l->guards) {
 		struct loop_guard *g = l->guards;
 
@@ -136,11 +144,11 @@ struct loop *loop_free(struct loop *l)
 	return NULL;
 }
 
-/* Signals are taken over only when the loop runs or is told what to do on them,
- * so that a second loop in a process (a test's) does not steal them. */
 static void loop_take_signals(struct loop *l)
 {
-	if (l->ev_term)
+	struct loop *none = NULL;
+
+	if (!atomic_compare_exchange_strong(&loop_signals_of, &none, l))
 		return;
 	l->ev_term = loop_add_signal(l, SIGTERM);
 	l->ev_int = loop_add_signal(l, SIGINT);

@@ -2,7 +2,9 @@
  *
  * One thread runs loop_run; loop_post is the only function other threads may
  * call. SIGTERM and SIGINT stop the loop (or call on_stop, when set), SIGHUP
- * calls on_reload; SIGPIPE is ignored.
+ * calls on_reload; SIGPIPE is ignored. With several loops in a process the first
+ * one run gets the signals. loop_free drops calls still waiting (rpc.h) unanswered
+ * and posts unrun.
  */
 #pragma once
 #include <stdint.h>

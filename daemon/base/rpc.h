@@ -5,7 +5,7 @@
  * in order, one call outstanding per connection. org.varlink.service.GetInfo and
  * GetInterfaceDescription are answered from the IDL text given.
  *
- * Limits: message 1 MiB, nesting 32, 64 connections, 10 s to finish a started
+ * Limits: message 1 MiB, nesting 32, 64 connections a socket, 10 s to finish a started
  * message, 5 min idle, output 4 MiB. Level: a method marked RPC_CONTROL is
  * refused on a status socket with io.redraft.PermissionDenied.
  * Threads: server and async client live on the loop's thread; rpc_call_sync any.
@@ -52,6 +52,7 @@ int MUSTCHECK rpc_call_sync(const char *socket_path, const char *method, json_t 
 			    int timeout_ms, json_t **ret_params, struct errtext *e);
 
 /* Non-blocking call on the loop's thread: connects, sends, calls done exactly
- * once (r as above; params borrowed, NULL unless r == 0). */
+ * once (r as above; params borrowed, NULL unless r == 0), never from inside
+ * rpc_call_async, and not at all when the loop is freed first. */
 int MUSTCHECK rpc_call_async(struct loop *l, const char *socket_path, const char *method, json_t *params /* taken */,
 			     int timeout_ms, void (*done)(void *arg, int r, json_t *params, const char *error), void *arg);
