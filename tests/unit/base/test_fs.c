@@ -1,0 +1,141 @@
+/* Files are whole or old: the writer is killed at each crash point in a forked
+ * child and the name must hold all of the old bytes or all of the new; maps outlive
+ * renames; removing a tree stays inside it.
+ */
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "daemon/base/fs.h"
+
+static char dir[64];
+
+static int setup(void **state)
+{
+	(void)state;
+	snprintf(dir, sizeof dir, "/tmp/redraft-test-fs-XXXXXX");
+	assert_non_null(mkdtemp(dir));
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	assert_int_equal(fs_remove_tree(dir), 0);
+	assert_int_equal(access(dir, F_OK), -1);
+	return 0;
+}
+
+static const char *at(const char *name)
+{
+	static char path[4][128];
+	static int i;
+
+	i = (i + 1) % 4;
+	snprintf(path[i], sizeof path[i], "%s/%s", dir, name);
+	return path[i];
+}
+
+static void expect_text(const char *path, const char *want)
+{
+	char *text = NULL;
+
+	assert_int_equal(fs_read_text(path, 1000, &text), 0);
+	assert_string_equal(text, want);
+	free(text);
+}
+
+static void write_and_read(void **state)
+{
+	struct stat st;
+	char *text = NULL;
+
+	(void)state;
+	assert_int_equal(fs_write_atomic(at("a"), "hello", 5), 0);
+	expect_text(at("a"), "hello");
+	assert_int_equal(stat(at("a"), &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0640);
+	assert_int_equal(fs_write_atomic(at("a"), "", 0), 0);
+	expect_text(at("a"), "");
+	assert_int_equal(fs_write_atomic(at("a"), "123456", 6), 0);
+	assert_int_equal(fs_read_text(at("a"), 5, &text), -E2BIG);
+	assert_int_equal(fs_read_text(at("a"), 6, &text), 0);
+	free(text);
+	text = NULL;
+	assert_int_equal(fs_read_text(at("none"), 6, &text), -ENOENT);
+	assert_null(text);
+	assert_int_equal(fs_write_atomic(at("none/a"), "x", 1), -ENOENT);
+	assert_int_equal(fs_read_text("/proc/self/stat", 4096, &text), 0);
+	assert_true(strlen(text) > 10);
+	free(text);
+}
+
+static void torn_writes(void **state)
+{
+	static const char *const points[] = {"fs-created", "fs-half", "fs-written", "fs-synced", "fs-renamed"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof points / sizeof *points; i++) {
+		int status;
+		pid_t pid;
+
+		assert_int_equal(fs_write_atomic(at("t"), "old old", 7), 0);
+		pid = fork();
+		if (!pid) {
+			setenv("REDRAFT_CRASH_AT", points[i], 1);
+			_exit(fs_write_atomic(at("t"), "new", 3) ? 1 : 0);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_true(WIFEXITED(status));
+		assert_int_equal(WEXITSTATUS(status), 137); /* the point exists */
+		expect_text(at("t"), strcmp(points[i], "fs-renamed") ? "old old" : "new");
+	}
+}
+
+static void maps(void **state)
+{
+	struct fs_map m = {0};
+
+	(void)state;
+	assert_int_equal(fs_write_atomic(at("m"), "first", 5), 0);
+	assert_int_equal(fs_map(at("m"), &m), 0);
+	assert_int_equal(fs_write_atomic(at("m"), "second!", 7), 0);
+	assert_int_equal(m.len, 5);
+	assert_memory_equal(m.data, "first", 5); /* a reader keeps what it opened */
+	fs_unmap(&m);
+	fs_unmap(&m);
+	assert_int_equal(fs_write_atomic(at("m"), "", 0), 0);
+	assert_int_equal(fs_map(at("m"), &m), 0);
+	assert_null(m.data);
+	assert_int_equal(fs_map(dir, &m), -EISDIR);
+	assert_int_equal(fs_map("/dev/null", &m), -EINVAL);
+}
+
+static void folders(void **state)
+{
+	(void)state;
+	assert_int_equal(fs_mkdirs(at("x/y/z")), 0);
+	assert_int_equal(fs_mkdirs(at("x/y/z")), 0);
+	assert_int_equal(fs_write_atomic(at("x/f"), "1", 1), 0);
+	assert_true(fs_mkdirs(at("x/f/g")) < 0);
+	assert_int_equal(fs_mkdirs(at("x/f")), -ENOTDIR);
+	/* a link inside the tree is removed, what it points to is not */
+	assert_int_equal(fs_mkdirs(at("out")), 0);
+	assert_int_equal(fs_write_atomic(at("out/keep"), "1", 1), 0);
+	assert_int_equal(symlink(at("out"), at("x/y/link")), 0);
+	assert_int_equal(fs_remove_tree(at("x")), 0);
+	expect_text(at("out/keep"), "1");
+	assert_int_equal(fs_remove_tree(at("x")), 0); /* missing is fine */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(write_and_read), cmocka_unit_test(torn_writes),
+					   cmocka_unit_test(maps), cmocka_unit_test(folders)};
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
