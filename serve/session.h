@@ -34,6 +34,7 @@ struct session {
 	uint32_t first;     /* first proposal, known from the last extend; or DRAFT_NONE */
 	uint32_t proposed[ENGINE_MAX_K];
 	int n_proposed;
+	uint32_t proposer; /* version that proposed them */
 
 	/* accounts */
 	struct request_stats stats;

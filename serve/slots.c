@@ -146,7 +146,7 @@ void slots_done(struct slots *t, struct dev *d)
 	*t = (struct slots){.live = -1, .previous = -1};
 }
 
-const char *slot_state_name(const struct slots *t, int i)
+const char *slot_state_name(const struct slots *t, int i, int requests)
 {
 	const struct slot *s = &t->s[i];
 	if (s->state == SLOT_EMPTY)
@@ -155,5 +155,5 @@ const char *slot_state_name(const struct slots *t, int i)
 		return "loading";
 	if (i == t->live)
 		return "live";
-	return s->requests ? "draining" : "ready";
+	return requests ? "draining" : "ready";
 }

@@ -5,8 +5,9 @@
  * boundary. From there on the slot is the engine's alone. A slot's number is what
  * sessions remember; `requests` counts them, and a slot in use is never freed.
  *
- * Threads: slots_reserve and slots_abandon under the engine's lock (any thread);
- * everything else but slot_read on the engine's thread.
+ * Threads: state, version and hash change under the engine's lock only; reserve and
+ * abandon on any thread, install, activate and unload on the engine's; slot_read
+ * anywhere without it.
  */
 #pragma once
 #include <stdint.h>
@@ -53,4 +54,5 @@ int MUSTCHECK slots_install(struct slots *t, int i, struct slot_load *l, struct 
 void slots_activate(struct slots *t, int i, bool back);
 int MUSTCHECK slots_unload(struct slots *t, uint32_t version, struct errtext *e); /* -ENOENT, -EBUSY */
 void slots_done(struct slots *t, struct dev *d);
-const char *slot_state_name(const struct slots *t, int i); /* empty loading ready live draining */
+/* requests: as published, since the slot's own count is the engine's */
+const char *slot_state_name(const struct slots *t, int i, int requests); /* empty loading ready live draining */

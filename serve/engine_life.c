@@ -1,0 +1,262 @@
+/* Making and ending the engine: everything the rounds need is sized and taken here
+ * once. Commands from other threads, and the numbers they may read.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/base/clock.h"
+#include "serve/engine_core.h"
+#include "serve/tap.h"
+
+static void rows_free(struct rows *b)
+{
+	free(b->ids);
+	free(b->pos);
+	free(b->slots);
+	free(b->logit_rows);
+	free(b->gather);
+}
+
+static int rows_alloc(struct rows *b, int cap)
+{
+	size_t n = (size_t)cap * sizeof(uint32_t);
+	b->ids = malloc(n);
+	b->pos = malloc(n);
+	b->slots = malloc(n);
+	b->logit_rows = malloc(n);
+	b->gather = malloc(n);
+	return b->ids && b->pos && b->slots && b->logit_rows && b->gather ? 0 : -ENOMEM;
+}
+
+static int check(const struct engine_options *o, struct errtext *e)
+{
+	if (o->max_seqs < 1 || o->max_seqs > ENGINE_MAX_SEQS)
+		return errtext_set(e, -EINVAL, "max_seqs %d is outside 1..%d", o->max_seqs, ENGINE_MAX_SEQS);
+	if (o->draft_k < 1 || o->draft_k > ENGINE_MAX_K)
+		return errtext_set(e, -EINVAL, "draft_k %d is outside 1..%d", o->draft_k, ENGINE_MAX_K);
+	if (o->prefill_chunk < 1 || o->max_queue < 1 || o->max_context < 2)
+		return errtext_set(e, -EINVAL, "prefill_chunk, max_queue and max_context must be positive");
+	if (o->kv_tokens < PAGE_TOK)
+		return errtext_set(e, -EINVAL, "kv_tokens %d is less than one page of %d", o->kv_tokens, PAGE_TOK);
+	if (o->n_eog < 0 || o->n_eog > (int)(sizeof o->eog_ids / sizeof *o->eog_ids))
+		return errtext_set(e, -EINVAL, "too many end-of-text tokens");
+	return 0;
+}
+
+static int alloc_arrays(struct engine *g)
+{
+	struct dev *d = g->o.dev;
+	const struct ops *o = d->ops;
+	int n_logits = g->o.max_seqs * (ENGINE_MAX_K + 1);
+	size_t rows = (size_t)g->max_rows, H = (size_t)g->H, L = (size_t)n_logits;
+	g->features = o->alloc(d, rows * N_BOUNDARIES * H * sizeof(real));
+	g->d_features = o->alloc(d, rows * N_BOUNDARIES * H * sizeof(real));
+	g->hidden = o->alloc(d, rows * H * sizeof(real));
+	g->logits = o->alloc(d, L * (size_t)g->V * sizeof(real));
+	g->sampler = sampler_new(g->V);
+	if (!g->features || !g->d_features || !g->hidden || !g->logits || !g->sampler)
+		return -ENOMEM;
+	if (g->o.tap) {
+		size_t K = (size_t)tap_topk(g->o.tap);
+		g->cap_ids = malloc(L * K * sizeof *g->cap_ids);
+		g->cap_val = malloc(L * K * sizeof *g->cap_val);
+		g->cap_lse = malloc(L * sizeof *g->cap_lse);
+		if (!g->cap_ids || !g->cap_val || !g->cap_lse)
+			return -ENOMEM;
+	}
+	int r = rows_alloc(&g->tb, g->max_rows);
+	return r ? r : rows_alloc(&g->db, g->max_rows);
+}
+
+static int start(struct engine *g, struct errtext *e)
+{
+	const struct llama_config *c = llama_cfg(g->o.target);
+	int n_pages = g->o.kv_tokens / PAGE_TOK;
+	g->kv = (struct kv_pool){.n_layer = c->n_layer, .n_kv = c->n_kv, .d = c->hd, .page_tok = PAGE_TOK, .n_pages = n_pages,
+				 .type = g->o.f32_kv ? DT_F32 : DT_BF16};
+	int r = g->o.dev->ops->kv_new(g->o.dev, &g->kv);
+	if (r) {
+		g->kv = (struct kv_pool){0};
+		return errtext_set(e, r, "no memory for keys and values of %d tokens: lower kv_tokens", g->o.kv_tokens);
+	}
+	r = pages_init(&g->pages, n_pages);
+	if (!r)
+		r = alloc_arrays(g);
+	if (r)
+		return errtext_set(e, r, "no memory for the engine's arrays");
+	r = -pthread_create(&g->thread, NULL, engine_main, g);
+	if (r)
+		return errtext_set(e, r, "the engine's thread cannot be started: %s", strerror(-r));
+	g->started = true;
+	return 0;
+}
+
+int engine_new(const struct engine_options *o, struct engine **ret, struct errtext *e)
+{
+	int r = check(o, e);
+	if (r)
+		return r;
+	struct engine *g = calloc(1, sizeof *g);
+	if (!g)
+		return -ENOMEM;
+	g->o = *o;
+	g->V = llama_cfg(o->target)->V;
+	g->H = llama_cfg(o->target)->H;
+	g->max_rows = o->max_seqs * (ENGINE_MAX_K + 1) + o->prefill_chunk;
+	g->k = o->draft_k;
+	atomic_init(&g->draft_k, o->draft_k);
+	g->waiting_tail = &g->waiting;
+	g->cmds_tail = &g->cmds;
+	g->slots.live = g->slots.previous = -1;
+	pthread_mutex_init(&g->lock, NULL);
+	pthread_cond_init(&g->wake, NULL);
+	pthread_cond_init(&g->answered, NULL);
+	r = start(g, e);
+	if (r) {
+		engine_free(g);
+		return r;
+	}
+	*ret = g;
+	return 0;
+}
+
+struct engine *engine_free(struct engine *g)
+{
+	if (!g)
+		return NULL;
+	if (g->started) {
+		pthread_mutex_lock(&g->lock);
+		g->stop = true;
+		pthread_cond_signal(&g->wake);
+		pthread_mutex_unlock(&g->lock);
+		pthread_join(g->thread, NULL);
+	}
+	struct dev *d = g->o.dev;
+	real *const arrays[] = {g->features, g->d_features, g->hidden, g->logits, g->fb, g->fb_out, g->chain[0], g->chain[1]};
+	slots_done(&g->slots, d);
+	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+		d->ops->free(d, arrays[i]);
+	if (g->kv.n_pages)
+		d->ops->kv_free(d, &g->kv);
+	pages_done(&g->pages);
+	sampler_free(g->sampler);
+	rows_free(&g->tb);
+	rows_free(&g->db);
+	free(g->cap_ids);
+	free(g->cap_val);
+	free(g->cap_lse);
+	pthread_cond_destroy(&g->wake);
+	pthread_cond_destroy(&g->answered);
+	pthread_mutex_destroy(&g->lock);
+	free(g);
+	return NULL;
+}
+
+/* ---- commands: handed to the engine, answered at a round boundary ---- */
+
+static int command(struct engine *g, struct cmd *c)
+{
+	pthread_mutex_lock(&g->lock);
+	if (g->stop) {
+		pthread_mutex_unlock(&g->lock);
+		return errtext_set(c->e, -ECANCELED, "the engine is stopping");
+	}
+	*g->cmds_tail = c;
+	g->cmds_tail = &c->next;
+	pthread_cond_signal(&g->wake);
+	while (!c->done)
+		pthread_cond_wait(&g->answered, &g->lock);
+	pthread_mutex_unlock(&g->lock);
+	return c->result;
+}
+
+static int reserve(struct engine *g, uint32_t version, char ret_sha[static 65], struct errtext *e)
+{
+	pthread_mutex_lock(&g->lock);
+	int i = slots_reserve(&g->slots, version);
+	if (i == -EEXIST)
+		memcpy(ret_sha, g->slots.s[slots_find(&g->slots, version)].sha, 65);
+	pthread_mutex_unlock(&g->lock);
+	if (i == -EBUSY)
+		return errtext_set(e, i, "version %u is being loaded", version);
+	if (i == -ENOSPC)
+		return errtext_set(e, i, "all %d slots hold a draft: unload one first", N_SLOTS);
+	return i;
+}
+
+int engine_load(struct engine *g, uint32_t version, const char *dir, char ret_sha[static 65], struct errtext *e)
+{
+	const struct llama_config *c = llama_cfg(g->o.target);
+	struct slot_spec spec = {.isa = g->o.dev->isa, .embedding = llama_embedding(g->o.target), .n_target_layers = c->n_layer,
+				 .boundaries = c->boundaries, .type = g->o.f32_kv ? DT_F32 : DT_BF16, .M = g->max_rows,
+				 .n = g->o.max_seqs};
+	struct slot_load l;
+	if (!version)
+		return errtext_set(e, -EINVAL, "version 0 means no draft: it cannot be loaded");
+	int i = reserve(g, version, ret_sha, e);
+	if (i < 0)
+		return i == -EEXIST ? 0 : i;
+	int r = slot_read(&spec, dir, &l, e);
+	if (!r) {
+		char sha[65];
+		struct cmd cmd = {.kind = CMD_INSTALL, .slot = i, .load = &l, .e = e};
+		memcpy(sha, l.sha, sizeof sha);
+		r = command(g, &cmd);
+		slot_read_done(&l);
+		if (!r)
+			memcpy(ret_sha, sha, sizeof sha);
+	}
+	if (r) {
+		pthread_mutex_lock(&g->lock);
+		slots_abandon(&g->slots, i);
+		pthread_mutex_unlock(&g->lock);
+	}
+	return r;
+}
+
+int engine_activate(struct engine *g, uint32_t version, bool move_all, uint32_t deadline_ms, struct errtext *e)
+{
+	struct cmd c = {.kind = CMD_ACTIVATE, .version = version, .move_all = move_all, .deadline_ms = deadline_ms, .e = e};
+	return command(g, &c);
+}
+
+int engine_unload(struct engine *g, uint32_t version, struct errtext *e)
+{
+	struct cmd c = {.kind = CMD_UNLOAD, .version = version, .e = e};
+	return command(g, &c);
+}
+
+/* ---- numbers ---- */
+
+static int by_value(const void *a, const void *b)
+{
+	float x = *(const float *)a, y = *(const float *)b;
+	return (x > y) - (x < y);
+}
+
+void engine_status(struct engine *g, struct engine_status *ret)
+{
+	float ms[ENGINE_RING];
+	pthread_mutex_lock(&g->lock);
+	struct engine_status s = g->pub;
+	s.running = g->n_active;
+	s.waiting = g->n_waiting;
+	s.live = g->slots.live < 0 ? 0 : g->slots.s[g->slots.live].version;
+	s.previous = g->slots.previous < 0 ? 0 : g->slots.s[g->slots.previous].version;
+	for (int i = 0; i < N_SLOTS; i++) {
+		const struct slot *sl = &g->slots.s[i];
+		s.slots[i].version = sl->version;
+		snprintf(s.slots[i].state, sizeof s.slots[i].state, "%s", slot_state_name(&g->slots, i, s.slots[i].requests));
+		memcpy(s.slots[i].weights_sha, sl->sha, sizeof s.slots[i].weights_sha);
+	}
+	unsigned n = g->ring_n < ENGINE_RING ? g->ring_n : ENGINE_RING;
+	memcpy(ms, g->ring_ms, n * sizeof *ms);
+	s.max_gap_ms = 0;
+	for (unsigned i = 0; i < n; i++)
+		s.max_gap_ms = g->ring_gap[i] > s.max_gap_ms ? (double)g->ring_gap[i] : s.max_gap_ms;
+	pthread_mutex_unlock(&g->lock);
+	s.draft_k = atomic_load(&g->draft_k);
+	qsort(ms, n, sizeof *ms, by_value);
+	s.round_ms_p50 = n ? (double)ms[n / 2] : 0;
+	s.round_ms_p95 = n ? (double)ms[n * 95 / 100] : 0;
+	*ret = s;
+}

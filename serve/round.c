@@ -1,0 +1,173 @@
+/* One round: propose, one forward of the target over every session's rows, verify,
+ * extend the drafts, hand out the tokens.
+ *
+ * Decoding sessions bring their root and their chain; prompts bring up to prefill_chunk
+ * rows a round between them, first come first served. A row's logits do not
+ * depend on who else is in the batch (kernels/ops.h), so neither do the tokens.
+ */
+#include <string.h>
+#include "daemon/base/clock.h"
+#include "serve/engine_core.h"
+#include "serve/verify.h"
+
+void rows_reset(struct rows *b)
+{
+	b->M = b->n_seqs = b->n_logits = 0;
+}
+
+void rows_add(struct rows *b, uint32_t id, int pos, const uint32_t *pages)
+{
+	b->ids[b->M] = id;
+	b->pos[b->M] = (uint32_t)pos;
+	b->slots[b->M++] = pages_slot(pages, pos);
+}
+
+void rows_seq(struct rows *b, const uint32_t *pages, int n_past, int n_rows)
+{
+	b->seqs[b->n_seqs++] = (struct attn_seq){.pages = pages, .n_past = n_past, .row0 = b->M - n_rows, .n_rows = n_rows};
+}
+
+/* Rows [row0, M) are s's; take logits from the last n_logits of them. */
+static void add_piece(struct engine *g, struct session *s, int row0, int n_logits)
+{
+	struct rows *b = &g->tb;
+	struct piece *p = &g->pieces[g->n_pieces++];
+	*p = (struct piece){.s = s, .row0 = row0, .n_rows = b->M - row0, .n_past = s->n_kv, .prefill = session_prefilling(s),
+			    .logit0 = n_logits ? b->n_logits : -1};
+	for (int i = n_logits; i > 0; i--)
+		b->logit_rows[b->n_logits++] = (uint32_t)(b->M - i);
+	rows_seq(b, s->pages, s->n_kv, p->n_rows);
+}
+
+static void build_batch(struct engine *g)
+{
+	struct rows *b = &g->tb;
+	int budget = g->o.prefill_chunk;
+	rows_reset(b);
+	g->n_pieces = 0;
+	for (int i = 0; i < g->n_active; i++) {
+		struct session *s = g->active[i];
+		int row0 = b->M;
+		if (session_prefilling(s))
+			continue;
+		rows_add(b, s->tokens[s->n_kv], s->n_kv, s->pages);
+		for (int j = 0; j < s->n_proposed; j++)
+			rows_add(b, s->proposed[j], s->n_kv + 1 + j, s->pages);
+		add_piece(g, s, row0, b->M - row0);
+	}
+	for (int i = 0; i < g->n_active && budget > 0; i++) {
+		struct session *s = g->active[i];
+		int row0 = b->M, n = s->n_prompt - s->n_kv;
+		if (n <= 0)
+			continue;
+		n = n < budget ? n : budget;
+		for (int j = 0; j < n; j++)
+			rows_add(b, s->tokens[s->n_kv + j], s->n_kv + j, s->pages);
+		add_piece(g, s, row0, s->n_kv + n == s->n_prompt ? 1 : 0);
+		budget -= n;
+	}
+}
+
+static bool features_wanted(const struct engine *g)
+{
+	for (int i = 0; i < g->n_pieces; i++)
+		if (g->pieces[i].s->slot >= 0 || g->pieces[i].s->traced)
+			return true;
+	return false;
+}
+
+static bool hidden_wanted(const struct engine *g)
+{
+	for (int i = 0; i < g->n_pieces; i++)
+		if (g->pieces[i].prefill && g->pieces[i].s->traced)
+			return true;
+	return false;
+}
+
+static int forward(struct engine *g)
+{
+	struct rows *b = &g->tb;
+	struct llama_batch lb = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
+				 .logit_rows = b->logit_rows, .n_logits = b->n_logits};
+	return llama_forward(g->o.target, &g->kv, &lb, features_wanted(g) ? g->features : NULL,
+			     hidden_wanted(g) ? g->hidden : NULL, g->logits);
+}
+
+struct ending { const struct engine *g; const struct session *s; };
+
+static bool ends(const void *arg, uint32_t id)
+{
+	const struct ending *x = arg;
+	for (int i = 0; i < x->g->o.n_eog && !x->s->req.ignore_eos; i++)
+		if (x->g->o.eog_ids[i] == id)
+			return true;
+	return false;
+}
+
+static void count(struct engine *g, const struct session *s, int accepted)
+{
+	g->sum.rounds++;
+	g->sum.proposing += s->n_proposed > 0;
+	g->sum.proposed += (uint64_t)s->n_proposed;
+	g->sum.accepted += (uint64_t)accepted;
+	for (int i = 0; i < s->n_proposed; i++)
+		g->sum.prop_at[i]++;
+	for (int i = 0; i < accepted; i++)
+		g->sum.at[i]++;
+}
+
+/* Draw, compare, enter the result; the tokens go out before the drafts are extended. */
+static void settle(struct engine *g, struct piece *p)
+{
+	struct session *s = p->s;
+	struct ending arg = {g, s};
+	if (p->prefill) {
+		s->n_kv += p->n_rows;
+		g->sum.prompt += (uint64_t)p->n_rows;
+		if (p->logit0 < 0)
+			return;
+	}
+	int position = p->prefill ? s->n_kv : s->n_kv + 1;
+	int len = p->prefill ? 0 : s->n_proposed;
+	struct verdict v = verify_chain(g->sampler, g->logits + (size_t)p->logit0 * (size_t)g->V, g->V, &s->req.sampling,
+					(uint32_t)position, s->proposed, len, ends, &arg);
+	memcpy(s->tokens + s->n_tokens, v.ids, (size_t)v.n * sizeof *v.ids);
+	s->n_tokens += v.n;
+	p->emitted = v.n;
+	p->accepted = v.accepted;
+	g->sum.generated += (uint64_t)v.n;
+	if (!p->prefill) {
+		s->n_kv += v.n; /* the root and all emitted tokens but the last have been run */
+		count(g, s, v.accepted);
+	}
+	if (ends(&arg, v.ids[v.n - 1]))
+		p->done = true, p->why = FINISH_STOP;
+	else if (session_left(s) < 1)
+		p->done = true, p->why = FINISH_LENGTH;
+	uint64_t now = clock_us();
+	if (s->emitted_us && (float)(now - s->emitted_us) / 1e3f > g->round_gap_ms)
+		g->round_gap_ms = (float)(now - s->emitted_us) / 1e3f;
+	session_account(s, len ? s->proposer : session_version(g, s), g->k, len, v.accepted, v.n, now);
+	s->emitted_us = now;
+	s->req.on_tokens(s->req.arg, v.ids, v.n);
+}
+
+int round_run(struct engine *g)
+{
+	g->round_gap_ms = 0;
+	g->k = atomic_load_explicit(&g->draft_k, memory_order_relaxed);
+	propose_all(g);
+	build_batch(g);
+	int r = forward(g);
+	if (r) {
+		for (int i = 0; i < g->n_pieces; i++)
+			g->pieces[i].done = true, g->pieces[i].why = FINISH_ERROR;
+		return r;
+	}
+	for (int i = 0; i < g->n_pieces; i++) {
+		settle(g, &g->pieces[i]);
+		capture_rows(g, &g->pieces[i]);
+	}
+	extend_all(g);
+	return 0;
+}
