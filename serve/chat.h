@@ -1,6 +1,7 @@
 /* Chat templates: the SHA-256 of the template's text selects a hand-written renderer.
  * Roles: system, developer, user, assistant, tool, function. */
 #pragma once
+#include <stdbool.h>
 #include <jansson.h>
 #include "daemon/base/buf.h"
 

@@ -15,6 +15,9 @@ struct tokenizer *tokenizer_free(struct tokenizer *t);
 int MUSTCHECK tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool special, uint32_t **ret_ids, size_t *ret_n);
 /* bytes of one token (may end inside a UTF-8 sequence); special tokens give "" */
 const char *tokenizer_token(const struct tokenizer *t, uint32_t id, size_t *ret_len);
+/* the token as the vocabulary writes it ("Ġthe"), NULL past its end */
+const char *tokenizer_text(const struct tokenizer *t, uint32_t id);
+size_t tokenizer_longest(const struct tokenizer *t); /* bytes of the longest token: n bytes give at least n / longest ids */
 uint32_t tokenizer_vocab(const struct tokenizer *t);
 bool tokenizer_is_eog(const struct tokenizer *t, uint32_t id); /* ends a generation */
 int64_t tokenizer_special(const struct tokenizer *t, const char *text); /* id, or -1 */
