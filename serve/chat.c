@@ -255,7 +255,7 @@ static int render_all(const struct chat_template *t, struct render *w, const jso
 
 	for (size_t i = 0; i < n; i++) {
 		const json_t *m = json_array_get(messages, i);
-		const char *role;
+		const char *role = "";
 		size_t before;
 
 		if ((r = check_message(m, i, &role, e)) < 0)
