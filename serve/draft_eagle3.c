@@ -169,33 +169,44 @@ static void e3_bind(struct draft *x, struct dev *d)
 	eagle3_set_dev(x->m, d);
 }
 
+/* One held tensor as bf16, which is what draft_weights_sha hashes whatever the file's type was. */
+static int held_bf16(const struct draft *x, enum eagle3_tensor t, size_t n, uint16_t **ret)
+{
+	bool wide = eagle3_type(x->m) == DT_F32;
+	void *raw = malloc(n * (wide ? 4 : 2));
+	if (!raw)
+		return -ENOMEM;
+	int r = eagle3_unpack(x->m, t, raw, n * (wide ? 4 : 2));
+	for (size_t i = 0; !r && wide && i < n; i++) {
+		float f;
+		memcpy(&f, (char *)raw + 4 * i, 4);
+		uint16_t h = f32_to_bf16(f);
+		memcpy((char *)raw + 2 * i, &h, 2);
+	}
+	if (r)
+		free(raw);
+	else
+		*ret = raw;
+	return r;
+}
+
 static int e3_weights_sha(const struct draft *x, char ret_hex[static 65])
 {
 	const struct eagle3_config *c = eagle3_cfg(x->m);
-	void *held[E3_N_TENSORS] = {0};
-	bool bf16 = false;
+	uint16_t *held[E3_N_TENSORS] = {0};
 	struct fp *f = fp_new();
-	int r = f ? 0 : -ENOMEM;
+	uint64_t n_d2t = (uint64_t)c->V_d;
+	int r = f ? fp_add(f, "d2t", "I64", &n_d2t, 1, x->d2t, (size_t)n_d2t * sizeof *x->d2t) : -ENOMEM;
 	for (int t = 0; !r && t < E3_N_TENSORS; t++) {
-		int rows, cols;
+		int rows, cols, vector;
 		eagle3_tensor_shape(c, t, &rows, &cols);
 		size_t n = (size_t)rows * (size_t)cols;
 		uint64_t shape[2] = {(uint64_t)rows, (uint64_t)cols};
-		bool vector = rows == 1 && t != E3_FC;
-		held[t] = malloc(n * 4);
-		if (!held[t]) {
-			r = -ENOMEM;
-			break;
-		}
-		bf16 = eagle3_type(x->m) == DT_BF16;
-		r = eagle3_unpack(x->m, t, held[t], n * (bf16 ? 2 : 4));
+		vector = rows == 1;
+		r = held_bf16(x, t, n, &held[t]);
 		if (!r)
-			r = fp_add(f, eagle3_tensor_name(t), bf16 ? "BF16" : "F32", vector ? shape + 1 : shape, vector ? 1 : 2,
-				   held[t], n * (bf16 ? 2 : 4));
+			r = fp_add(f, eagle3_tensor_name(t), "BF16", shape + vector, 2 - vector, held[t], n * 2);
 	}
-	uint64_t n_d2t = (uint64_t)c->V_d;
-	if (!r)
-		r = fp_add(f, "d2t", "I64", &n_d2t, 1, x->d2t, (size_t)n_d2t * sizeof *x->d2t);
 	if (!r)
 		r = fp_final_hex(f, ret_hex);
 	fp_free(f);
