@@ -1,0 +1,130 @@
+/* Paged keys and values, laid out so that attention is two panel products.
+ *
+ * For (layer, page, head): K as panels of nr keys, [page_tok/nr][d][nr], so that
+ * scores of neighbouring keys are neighbouring lanes; V as panels of nr channels,
+ * [ceil(d/nr)][page_tok][nr]. bf16 panels are interleaved as cpu.h says.
+ */
+#include "kernels/cpu/cpu.h"
+#include <stdlib.h>
+#include <string.h>
+
+size_t cpu_kv_head_elems(const struct cpu_kernels *k, const struct kv_pool *p)
+{
+	return (size_t)p->page_tok * cpu_round_up((size_t)p->d, (size_t)k->nr);
+}
+
+static size_t head_index(const struct kv_pool *p, int layer, uint32_t page, int head)
+{
+	return ((size_t)layer * (size_t)p->n_pages + page) * (size_t)p->n_kv + (size_t)head;
+}
+
+static size_t k_at(const struct kv_pool *p, int nr, int tok, int c, bool bf16)
+{
+	int j = tok % nr;
+	return (size_t)(tok / nr) * (size_t)p->d * (size_t)nr + (size_t)c * (size_t)nr + (size_t)(bf16 ? cpu_lane(j, nr) : j);
+}
+
+static size_t v_at(const struct kv_pool *p, int nr, int tok, int c, bool bf16)
+{
+	int j = c % nr;
+	return (size_t)(c / nr) * (size_t)p->page_tok * (size_t)nr + (size_t)tok * (size_t)nr + (size_t)(bf16 ? cpu_lane(j, nr) : j);
+}
+
+int cpu_kv_new(struct dev *d, struct kv_pool *p)
+{
+	if (p->n_layer <= 0 || p->n_kv <= 0 || p->d <= 0 || p->n_pages <= 0 || p->page_tok <= 0 || p->page_tok % CPU_PAGE)
+		return cpu_bad(d, "kv_new");
+	size_t heads = (size_t)p->n_layer * (size_t)p->n_pages * (size_t)p->n_kv;
+	size_t kb = heads * (size_t)p->page_tok * (size_t)p->d * dtype_size(p->type);
+	size_t vb = heads * cpu_kv_head_elems(cpu_of(d)->k, p) * dtype_size(p->type);
+	void *k = cpu_alloc_bytes(kb), *v = cpu_alloc_bytes(vb);
+	if (!k || !v) {
+		free(k);
+		free(v);
+		return cpu_fail_memory(d, "keys and values", kb + vb);
+	}
+	p->k = k;
+	p->v = v;
+	p->bytes = kb + vb;
+	return 0;
+}
+
+void cpu_kv_free(struct dev *d, struct kv_pool *p)
+{
+	(void)d;
+	free(p->k);
+	free(p->v);
+	p->k = p->v = NULL;
+	p->bytes = 0;
+}
+
+/* All heads of one position: k and v [n_kv*d] */
+void cpu_kv_put(const struct cpu_kernels *kn, struct kv_pool *p, int layer, uint32_t slot, const real *k, const real *v)
+{
+	uint32_t page = slot / (uint32_t)p->page_tok;
+	int tok = (int)(slot % (uint32_t)p->page_tok), nr = kn->nr;
+	size_t ke = (size_t)p->page_tok * (size_t)p->d, ve = cpu_kv_head_elems(kn, p);
+
+	for (int h = 0; h < p->n_kv; h++, k += p->d, v += p->d) {
+		size_t hi = head_index(p, layer, page, h);
+		if (p->type == DT_BF16) {
+			uint16_t *pk = (uint16_t *)p->k + hi * ke, *pv = (uint16_t *)p->v + hi * ve;
+			for (int c = 0; c < p->d; c++) {
+				pk[k_at(p, nr, tok, c, true)] = f32_to_bf16((float)k[c]);
+				pv[v_at(p, nr, tok, c, true)] = f32_to_bf16((float)v[c]);
+			}
+		} else {
+			real *pk = (real *)p->k + hi * ke, *pv = (real *)p->v + hi * ve;
+			for (int c = 0; c < p->d; c++) {
+				pk[k_at(p, nr, tok, c, false)] = k[c];
+				pv[v_at(p, nr, tok, c, false)] = v[c];
+			}
+		}
+	}
+}
+
+int cpu_kv_write(struct dev *d, struct kv_pool *p, int layer, const real *k, const real *v, int ld, const uint32_t *slots, int M)
+{
+	uint64_t n_slots = (uint64_t)p->n_pages * (uint64_t)p->page_tok;
+
+	if (M < 0 || layer < 0 || layer >= p->n_layer || ld < p->n_kv * p->d)
+		return cpu_bad(d, "kv_write");
+	for (int m = 0; m < M; m++)
+		if (slots[m] >= n_slots)
+			return cpu_bad(d, "kv_write: slot past the pool");
+	for (int m = 0; m < M; m++)
+		cpu_kv_put(cpu_of(d)->k, p, layer, slots[m], k + (size_t)m * (size_t)ld, v + (size_t)m * (size_t)ld);
+	return 0;
+}
+
+static void copy_elem(void *base, size_t to, size_t from, enum dtype type)
+{
+	if (type == DT_BF16)
+		((uint16_t *)base)[to] = ((uint16_t *)base)[from];
+	else
+		((real *)base)[to] = ((real *)base)[from];
+}
+
+int cpu_kv_copy(struct dev *d, struct kv_pool *p, const uint32_t *dst_slots, const uint32_t *src_slots, int n)
+{
+	const struct cpu_kernels *kn = cpu_of(d)->k;
+	uint64_t n_slots = (uint64_t)p->n_pages * (uint64_t)p->page_tok;
+	uint32_t pt = (uint32_t)p->page_tok;
+	size_t ke = (size_t)p->page_tok * (size_t)p->d, ve = cpu_kv_head_elems(kn, p);
+	bool bf16 = p->type == DT_BF16;
+
+	for (int i = 0; i < n; i++)
+		if (dst_slots[i] >= n_slots || src_slots[i] >= n_slots)
+			return cpu_bad(d, "kv_copy: slot past the pool");
+	for (int i = 0; i < n; i++)
+		for (int lh = 0; lh < p->n_layer * p->n_kv; lh++) {
+			int layer = lh / p->n_kv, h = lh % p->n_kv;
+			size_t to = head_index(p, layer, dst_slots[i] / pt, h), from = head_index(p, layer, src_slots[i] / pt, h);
+			int tt = (int)(dst_slots[i] % pt), ft = (int)(src_slots[i] % pt);
+			for (int c = 0; c < p->d; c++) {
+				copy_elem(p->k, to * ke + k_at(p, kn->nr, tt, c, bf16), from * ke + k_at(p, kn->nr, ft, c, bf16), p->type);
+				copy_elem(p->v, to * ve + v_at(p, kn->nr, tt, c, bf16), from * ve + v_at(p, kn->nr, ft, c, bf16), p->type);
+			}
+		}
+	return 0;
+}

@@ -1,0 +1,182 @@
+/* y = x w^T over packed weights: decode, verify and prefill.
+ *
+ * Order of one element: y (or 0) + chain over k-block 0 + chain over k-block 1 ...,
+ * blocks by cpu_kblock(K). That is the same for one row and for 500, so M changes
+ * no bit. Few rows: straight from x, a panel is read once for up to mr rows. Many
+ * rows: x is copied into tiles of mr rows first, and blocks of tiles that fit L2
+ * pass over a panel while it sits in L1. Threads take runs of panels.
+ */
+#include "kernels/cpu/cpu.h"
+#include <string.h>
+
+enum { L2_BYTES = 256 << 10 }; /* of x per block of rows */
+
+struct linear_job {
+	const struct cpu_kernels *k;
+	const struct weight *w;
+	real *y;
+	size_t ldy;
+	const real *x; /* few: as given; many: tiles [ceil(M/mr)][K][mr] */
+	size_t ldx;
+	const real *src; /* many: as given, to be packed */
+	real *tiles;
+	uint16_t *x16; /* dot_pairs: x rounded, [M][Kp] */
+	int M, Kp;
+	bool add;
+};
+
+static void linear_tile(const struct linear_job *j, int p0, int p1, int m0, int R, const real *A, size_t as_m, size_t as_k)
+{
+	const struct weight *w = j->w;
+	int nr = j->k->nr, kb = cpu_kblock(w->K);
+	int cols = cpu_min(w->N, p1 * nr) - p0 * nr;
+	size_t panel = (size_t)nr * (size_t)w->K, elem = dtype_size(w->type);
+
+	for (int k0 = 0; k0 < w->K; k0 += kb) {
+		struct cpu_product p = {
+			.R = R,
+			.cols = cols,
+			.K = cpu_min(kb, w->K - k0),
+			.add = j->add || k0 > 0,
+			.C = j->y + (size_t)m0 * j->ldy + (size_t)p0 * (size_t)nr,
+			.ldc = j->ldy,
+			.A = A + (size_t)k0 * as_k,
+			.as_m = as_m,
+			.as_k = as_k,
+			.B = (const char *)w->packed + ((size_t)p0 * panel + (size_t)k0 * (size_t)nr) * elem,
+			.bs = (size_t)nr,
+			.ps = panel,
+		};
+		if (w->type == DT_BF16)
+			j->k->product_bf16(&p);
+		else
+			j->k->product_f32(&p);
+	}
+}
+
+static void linear_few(void *ctx, int t, int n)
+{
+	const struct linear_job *j = ctx;
+	int nr = j->k->nr, mr = j->k->mr, from, to;
+	int groups = (j->M + mr - 1) / mr;
+
+	cpu_split(j->w->N, nr, t, n, &from, &to);
+	/* a few panels at a time: x and the panels stay in L1 over the groups of rows */
+	int p1 = (to + nr - 1) / nr;
+	for (int p = from / nr; p < p1; p += 4)
+		for (int g = 0; g < groups; g++) {
+			int m0 = j->M * g / groups, m1 = j->M * (g + 1) / groups;
+			linear_tile(j, p, cpu_min(p + 4, p1), m0, m1 - m0, j->x + (size_t)m0 * j->ldx, j->ldx, 1);
+		}
+}
+
+static void linear_pack_x(void *ctx, int t, int n)
+{
+	const struct linear_job *j = ctx;
+	int mr = j->k->mr, K = j->w->K, from, to;
+
+	cpu_split(j->M, mr, t, n, &from, &to);
+	for (int m = from; m < to; m++) {
+		real *tile = j->tiles + (size_t)(m / mr) * (size_t)mr * (size_t)K + m % mr;
+		const real *x = j->src + (size_t)m * j->ldx;
+		for (int k = 0; k < K; k++)
+			tile[(size_t)k * (size_t)mr] = x[k];
+	}
+}
+
+static void linear_many(void *ctx, int t, int n)
+{
+	const struct linear_job *j = ctx;
+	int nr = j->k->nr, mr = j->k->mr, K = j->w->K, from, to;
+	int block = cpu_max(mr, L2_BYTES / (K * (int)sizeof(real)) / mr * mr);
+
+	cpu_split(j->w->N, nr, t, n, &from, &to);
+	for (int b = 0; b < j->M; b += block)
+		for (int p = from / nr; p * nr < to; p++)
+			for (int m = b; m < cpu_min(j->M, b + block); m += mr)
+				linear_tile(j, p, p + 1, m, cpu_min(mr, j->M - m), j->tiles + (size_t)m * (size_t)K, 1, (size_t)mr);
+}
+
+static void linear_round_x(void *ctx, int t, int n)
+{
+	const struct linear_job *j = ctx;
+	int from, to, K = j->w->K;
+
+	cpu_split(j->M, 1, t, n, &from, &to);
+	for (int m = from; m < to; m++) {
+		uint16_t *row = j->x16 + (size_t)m * (size_t)j->Kp;
+		j->k->round_bf16(row, j->src + (size_t)m * j->ldx, K);
+		if (j->Kp > K)
+			row[K] = 0;
+	}
+}
+
+static void linear_pairs(void *ctx, int t, int n)
+{
+	const struct linear_job *j = ctx;
+	const struct weight *w = j->w;
+	int nr = j->k->nr, mr = j->k->mr, from, to;
+	int block = cpu_max(mr, L2_BYTES / (j->Kp * 2) / mr * mr), kb = cpu_kblock(w->K);
+	size_t panel = (size_t)nr * (size_t)j->Kp;
+
+	cpu_split(w->N, nr, t, n, &from, &to);
+	for (int b = 0; b < j->M; b += block)
+		for (int p = from / nr; p * nr < to; p++)
+			for (int m = b; m < cpu_min(j->M, b + block); m += mr)
+				for (int k0 = 0; k0 < j->Kp; k0 += kb) {
+					struct cpu_product q = {
+						.R = cpu_min(mr, j->M - m),
+						.cols = cpu_min(nr, w->N - p * nr),
+						.K = cpu_min(kb, j->Kp - k0),
+						.add = j->add || k0 > 0,
+						.C = j->y + (size_t)m * j->ldy + (size_t)p * (size_t)nr,
+						.ldc = j->ldy,
+						.A = (const real *)(const void *)(j->x16 + (size_t)m * (size_t)j->Kp + k0),
+						.as_m = (size_t)j->Kp,
+						.as_k = 1,
+						.B = (const uint16_t *)w->packed + (size_t)p * panel + (size_t)k0 * (size_t)nr,
+					};
+					j->k->product_pairs(&q);
+				}
+}
+
+int cpu_linear(struct dev *d, real *y, int ldy, const struct weight *w, const real *x, int ldx, int M, bool add)
+{
+	const struct cpu_kernels *k = cpu_of(d)->k;
+
+	if (M < 0 || !w->packed || ldy < w->N || ldx < w->K)
+		return cpu_bad(d, "linear");
+	if (M == 0)
+		return 0;
+	double work = 2.0 * M * w->N * w->K, copy = 4.0 * M * w->K;
+	struct linear_job j = {
+		.k = k,
+		.w = w,
+		.y = y,
+		.ldy = (size_t)ldy,
+		.x = x,
+		.ldx = (size_t)ldx,
+		.src = x,
+		.M = M,
+		.Kp = (int)cpu_round_up((size_t)w->K, 2),
+		.add = add,
+	};
+	if (w->type == DT_BF16 && k->dot_pairs) {
+		j.x16 = cpu_scratch(d, (size_t)M * (size_t)j.Kp * sizeof *j.x16);
+		if (!j.x16)
+			return -ENOMEM;
+		cpu_run(d, copy, linear_round_x, &j);
+		cpu_run(d, work, linear_pairs, &j);
+		return 0;
+	}
+	if (M <= 2 * k->mr) {
+		cpu_run(d, work, linear_few, &j);
+		return 0;
+	}
+	j.tiles = cpu_scratch(d, cpu_round_up((size_t)M, (size_t)k->mr) * (size_t)w->K * sizeof *j.tiles);
+	if (!j.tiles)
+		return -ENOMEM;
+	cpu_run(d, copy, linear_pack_x, &j);
+	cpu_run(d, work, linear_many, &j);
+	return 0;
+}

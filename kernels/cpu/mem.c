@@ -1,0 +1,64 @@
+/* Memory, scratch, failure texts, and how many threads a piece of work is worth. */
+#include "kernels/cpu/cpu.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Below this much work (about flops) a thread more costs more than it brings. */
+static const double WORK_PER_THREAD = 60e3;
+
+void *cpu_alloc_bytes(size_t bytes)
+{
+	void *p = NULL;
+	size_t align = bytes >= CPU_HUGE ? (size_t)CPU_HUGE : 64;
+
+	if (bytes > SIZE_MAX - CPU_HUGE || posix_memalign(&p, align, bytes ? cpu_round_up(bytes, align) : align) != 0)
+		return NULL;
+	if (bytes >= CPU_HUGE)
+		(void)madvise(p, cpu_round_up(bytes, align), MADV_HUGEPAGE); /* a hint: worth 30 % at decode, not needed */
+	memset(p, 0, bytes);
+	return p;
+}
+
+int cpu_fail_memory(struct dev *d, const char *what, size_t bytes)
+{
+	(void)snprintf(d->error, sizeof d->error, "out of memory: %s, %zu bytes", what, bytes);
+	return -ENOMEM;
+}
+
+int cpu_bad(struct dev *d, const char *what)
+{
+	(void)snprintf(d->error, sizeof d->error, "bad sizes: %s", what);
+	return -EINVAL;
+}
+
+void *cpu_scratch(struct dev *d, size_t bytes)
+{
+	struct cpu *c = cpu_of(d);
+	if (bytes <= c->scratch_bytes && c->scratch)
+		return c->scratch;
+	size_t want = cpu_round_up(bytes + bytes / 4, 1 << 16);
+	void *p = cpu_alloc_bytes(want);
+	if (!p) {
+		(void)cpu_fail_memory(d, "scratch", want);
+		return NULL;
+	}
+	free(c->scratch);
+	c->scratch = p;
+	c->scratch_bytes = want;
+	return p;
+}
+
+int cpu_threads_for(const struct dev *d, double work)
+{
+	int n = d->n_threads;
+	if (work < WORK_PER_THREAD * n)
+		n = cpu_max(1, (int)(work / WORK_PER_THREAD));
+	return n;
+}
+
+void cpu_run(struct dev *d, double work, void (*fn)(void *ctx, int t, int n), void *ctx)
+{
+	pool_run(cpu_of(d)->pool, cpu_threads_for(d, work), fn, ctx);
+}

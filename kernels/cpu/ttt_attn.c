@@ -1,0 +1,241 @@
+/* TTT attention: a causal trunk plus one diagonal key per earlier step.
+ *
+ * Forward: the trunk is serving's own core (cpu/attn.c) over keys and values put
+ * into pages, the diagonals are further steps of the same online softmax.
+ * Backward (eagle3.md §3.5), with the merged output O and log-sum-exp M:
+ *   delta_t = dO_t . O_t,  P = exp(S - M),  dS = P (dO V' - delta)
+ *   dV += P' dO,  dQ += scale dS K,  dK += scale dS' Q
+ * Each query head is one piece of work with its own dK and dV, added to the kv
+ * head's in order of heads at the end: any number of threads gives the same sums.
+ */
+#include "kernels/cpu/attn.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ttt_job {
+	const struct cpu_kernels *k;
+	const struct ttt_kv *kv;
+	real *out, *lse, *dq;
+	const real *q, *dout, *o, *l;
+	const uint32_t *seg;
+	int n, nh, nkv, hd;
+	real scale;
+	struct kv_pool pool;
+	real *mem; /* threads' working memory */
+	size_t reals; /* of one thread */
+	real *part_k, *part_v; /* backward: [nh][n][hd] */
+};
+
+static int first_key(const struct ttt_job *j, int t)
+{
+	return j->seg ? (int)j->seg[t] : 0;
+}
+
+static void ttt_pages(void *ctx, int t, int n)
+{
+	struct ttt_job *j = ctx;
+	int from, to;
+	cpu_split(j->n, CPU_PAGE, t, n, &from, &to);
+	for (int i = from; i < to; i++) {
+		size_t at = (size_t)i * (size_t)(j->nkv * j->hd);
+		cpu_kv_put(j->k, &j->pool, 0, (uint32_t)i, j->kv->k[0] + at, j->kv->v[0] + at);
+	}
+}
+
+static void ttt_diagonals(const struct ttt_job *j, struct attn_block *b, int r, int t)
+{
+	size_t dp = cpu_round_up((size_t)j->hd, (size_t)j->k->nr);
+	size_t at = ((size_t)t * (size_t)j->nkv + (size_t)b->head) * (size_t)j->hd;
+	struct cpu_softmax *st = &b->st[r];
+	real *out = b->out + (size_t)r * dp;
+
+	for (int i = 1; i < j->kv->n_steps; i++) {
+		real s = j->k->dot(b->q + (size_t)r * (size_t)j->hd, j->kv->k[i] + at, j->hd);
+		real mx = s > st->max ? s : st->max;
+		real keep = (real)exp((double)(st->max - mx)), w = (real)exp((double)(s - mx));
+		j->k->scale(out, keep, j->hd);
+		j->k->axpy(out, w, j->kv->v[i] + at, j->hd);
+		st->sum = st->sum * keep + w;
+		st->max = mx;
+	}
+}
+
+static void ttt_block(const struct ttt_job *j, struct attn_block *b, int t0, int rows)
+{
+	int group = j->nh / j->nkv, hd = j->hd;
+	size_t dp = cpu_round_up((size_t)hd, (size_t)j->k->nr);
+
+	b->R = rows * group;
+	for (int r = 0; r < b->R; r++) {
+		int t = t0 + r / group;
+		const real *q = j->q + ((size_t)t * (size_t)j->nh + (size_t)(b->head * group + r % group)) * (size_t)hd;
+		b->lo[r] = first_key(j, t);
+		b->hi[r] = t;
+		for (int c = 0; c < hd; c++)
+			b->q[(size_t)r * (size_t)hd + (size_t)c] = q[c] * j->scale;
+	}
+	attn_block_run(j->k, b);
+	for (int r = 0; r < b->R; r++) {
+		int t = t0 + r / group;
+		size_t th = (size_t)t * (size_t)j->nh + (size_t)(b->head * group + r % group);
+		ttt_diagonals(j, b, r, t);
+		for (int c = 0; c < hd; c++)
+			j->out[th * (size_t)hd + (size_t)c] = b->out[(size_t)r * dp + (size_t)c] / b->st[r].sum;
+		if (j->lse)
+			j->lse[th] = b->st[r].max + (real)log((double)b->st[r].sum);
+	}
+}
+
+static void ttt_forward_part(void *ctx, int t, int n)
+{
+	const struct ttt_job *j = ctx;
+	struct attn_block b = {.pool = &j->pool};
+	int rows = cpu_max(1, ATTN_ROWS / (j->nh / j->nkv)), blocks = (j->n + rows - 1) / rows;
+
+	attn_block_memory(&b, j->k, j->hd, j->mem + (size_t)t * j->reals);
+	/* later rows cost more: deal blocks out in turn */
+	for (int i = t; i < blocks * j->nkv; i += n) {
+		b.head = i % j->nkv;
+		int t0 = i / j->nkv * rows;
+		ttt_block(j, &b, t0, cpu_min(rows, j->n - t0));
+	}
+}
+
+static bool ttt_bad(const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd)
+{
+	if (n < 0 || nkv <= 0 || nh <= 0 || nh % nkv || nh / nkv > ATTN_ROWS || hd <= 0 || kv->n_steps < 1 || kv->n_steps > TTT_MAX_STEPS)
+		return true;
+	for (int t = 0; seg && t < n; t++)
+		if (seg[t] > (uint32_t)t)
+			return true;
+	return false;
+}
+
+int cpu_ttt_attn(struct dev *d, real *out, real *lse, const real *q, const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv,
+		 int hd, real scale)
+{
+	const struct cpu_kernels *k = cpu_of(d)->k;
+
+	if (ttt_bad(kv, seg, n, nh, nkv, hd))
+		return cpu_bad(d, "ttt_attn");
+	struct ttt_job j = {
+		.k = k,
+		.kv = kv,
+		.out = out,
+		.lse = lse,
+		.q = q,
+		.seg = seg,
+		.n = n,
+		.nh = nh,
+		.nkv = nkv,
+		.hd = hd,
+		.scale = scale,
+		.pool = {.n_layer = 1,
+			 .n_kv = nkv,
+			 .d = hd,
+			 .page_tok = CPU_PAGE,
+			 .n_pages = (n + CPU_PAGE - 1) / CPU_PAGE,
+			 .type = DT_F32},
+		.reals = attn_block_reals(k, hd),
+	};
+	if (n == 0)
+		return 0;
+	size_t heads = (size_t)j.pool.n_pages * (size_t)nkv, ke = heads * CPU_PAGE * (size_t)hd, ve = heads * cpu_kv_head_elems(k, &j.pool);
+	real *mem = cpu_scratch(d, (ke + ve + (size_t)d->n_threads * j.reals) * sizeof *mem);
+	if (!mem)
+		return -ENOMEM;
+	memset(mem, 0, (ke + ve) * sizeof *mem); /* the last page's tail must be finite */
+	j.pool.k = mem;
+	j.pool.v = mem + ke;
+	j.mem = mem + ke + ve;
+	double work = 2.0 * n * n * nh * hd;
+	cpu_run(d, 4.0 * n * nkv * hd, ttt_pages, &j);
+	cpu_run(d, work, ttt_forward_part, &j);
+	return 0;
+}
+
+static void ttt_back_row(const struct ttt_job *j, int h, int t, real *pk, real *pv)
+{
+	int hd = j->hd, kvh = h / (j->nh / j->nkv);
+	size_t th = ((size_t)t * (size_t)j->nh + (size_t)h), stride = (size_t)(j->nkv * hd);
+	const real *q = j->q + th * (size_t)hd, *dO = j->dout + th * (size_t)hd;
+	real *dq = j->dq + th * (size_t)hd, delta = j->k->dot(dO, j->o + th * (size_t)hd, hd);
+
+	memset(dq, 0, (size_t)hd * sizeof *dq);
+	for (int i = first_key(j, t); i <= t; i++) {
+		const real *kk = j->kv->k[0] + (size_t)i * stride + (size_t)(kvh * hd),
+			   *vv = j->kv->v[0] + (size_t)i * stride + (size_t)(kvh * hd);
+		real p = (real)exp((double)(j->k->dot(q, kk, hd) * j->scale - j->l[th]));
+		real ds = p * (j->k->dot(dO, vv, hd) - delta) * j->scale;
+		j->k->axpy(pv + (size_t)i * (size_t)hd, p, dO, hd);
+		j->k->axpy(pk + (size_t)i * (size_t)hd, ds, q, hd);
+		j->k->axpy(dq, ds, kk, hd);
+	}
+}
+
+static void ttt_back_head(void *ctx, int t, int n)
+{
+	const struct ttt_job *j = ctx;
+	size_t per = (size_t)j->n * (size_t)j->hd;
+	for (int h = t; h < j->nh; h += n)
+		for (int row = 0; row < j->n; row++)
+			ttt_back_row(j, h, row, j->part_k + (size_t)h * per, j->part_v + (size_t)h * per);
+}
+
+/* Trunk: add the heads' parts; diagonals: all of it. A thread owns rows. */
+static void ttt_back_rows(void *ctx, int thread, int n)
+{
+	const struct ttt_job *j = ctx;
+	int from, to, hd = j->hd, group = j->nh / j->nkv;
+	size_t per = (size_t)j->n * (size_t)hd;
+
+	cpu_split(j->n, 1, thread, n, &from, &to);
+	for (int t = from; t < to; t++)
+		for (int h = 0; h < j->nh; h++) {
+			size_t th = ((size_t)t * (size_t)j->nh + (size_t)h) * (size_t)hd,
+			       at = ((size_t)t * (size_t)j->nkv + (size_t)(h / group)) * (size_t)hd;
+			const real *q = j->q + th, *dO = j->dout + th;
+			j->k->axpy(j->kv->dk[0] + at, 1, j->part_k + (size_t)h * per + (size_t)t * (size_t)hd, hd);
+			j->k->axpy(j->kv->dv[0] + at, 1, j->part_v + (size_t)h * per + (size_t)t * (size_t)hd, hd);
+			real delta = j->k->dot(dO, j->o + th, hd);
+			for (int i = 1; i < j->kv->n_steps; i++) {
+				real w = (real)exp((double)(j->k->dot(q, j->kv->k[i] + at, hd) * j->scale - j->l[th / (size_t)hd]));
+				real ds = w * (j->k->dot(dO, j->kv->v[i] + at, hd) - delta) * j->scale;
+				j->k->axpy(j->kv->dv[i] + at, w, dO, hd);
+				j->k->axpy(j->kv->dk[i] + at, ds, q, hd);
+				j->k->axpy(j->dq + th, ds, j->kv->k[i] + at, hd);
+			}
+		}
+}
+
+int cpu_ttt_attn_backward(struct dev *d, real *dq, const struct ttt_kv *kv, const real *dout, const real *out, const real *lse,
+			  const real *q, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale)
+{
+	if (ttt_bad(kv, seg, n, nh, nkv, hd))
+		return cpu_bad(d, "ttt_attn_backward");
+	struct ttt_job j = {
+		.k = cpu_of(d)->k,
+		.kv = kv,
+		.dq = dq,
+		.q = q,
+		.dout = dout,
+		.o = out,
+		.l = lse,
+		.seg = seg,
+		.n = n,
+		.nh = nh,
+		.nkv = nkv,
+		.hd = hd,
+		.scale = scale,
+	};
+	size_t per = (size_t)n * (size_t)hd, all = (size_t)nh * per;
+	j.part_k = cpu_scratch(d, 2 * all * sizeof *j.part_k + 1);
+	if (!j.part_k)
+		return -ENOMEM;
+	j.part_v = j.part_k + all;
+	memset(j.part_k, 0, 2 * all * sizeof *j.part_k);
+	cpu_run(d, 5.0 * n * n * nh * hd, ttt_back_head, &j);
+	cpu_run(d, 10.0 * n * nh * hd * kv->n_steps, ttt_back_rows, &j);
+	return 0;
+}

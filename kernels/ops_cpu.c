@@ -1,0 +1,62 @@
+/* The CPU back end's table: which file fills which slot of kernels/ops.h.
+ *
+ * Device memory is ordinary memory, so upload and download are copies.
+ */
+#include "kernels/cpu/cpu.h"
+#include <stdlib.h>
+#include <string.h>
+
+static void *cpu_alloc(struct dev *d, size_t bytes)
+{
+	void *p = cpu_alloc_bytes(bytes);
+	if (!p)
+		(void)cpu_fail_memory(d, "device memory", bytes);
+	return p;
+}
+
+static void cpu_free(struct dev *d, void *p)
+{
+	(void)d;
+	free(p);
+}
+
+static int cpu_copy(struct dev *d, void *dst, const void *src, size_t bytes)
+{
+	(void)d;
+	if (bytes)
+		memcpy(dst, src, bytes);
+	return 0;
+}
+
+extern const struct ops ops_cpu;
+const struct ops ops_cpu = {
+	.alloc = cpu_alloc,
+	.free = cpu_free,
+	.upload = cpu_copy,
+	.download = cpu_copy,
+	.weight_pack = cpu_weight_pack,
+	.weight_unpack = cpu_weight_unpack,
+	.weight_free = cpu_weight_free,
+	.embed = cpu_embed,
+	.linear = cpu_linear,
+	.rmsnorm = cpu_rmsnorm,
+	.rope = cpu_rope,
+	.silu_gate = cpu_silu_gate,
+	.add = cpu_add,
+	.copy_rows = cpu_copy_rows,
+	.topk = cpu_topk,
+	.kv_new = cpu_kv_new,
+	.kv_free = cpu_kv_free,
+	.kv_write = cpu_kv_write,
+	.kv_copy = cpu_kv_copy,
+	.attn = cpu_attn,
+	.gemm = cpu_gemm,
+	.rmsnorm_backward = cpu_rmsnorm_backward,
+	.silu_gate_backward = cpu_silu_gate_backward,
+	.ttt_attn = cpu_ttt_attn,
+	.ttt_attn_backward = cpu_ttt_attn_backward,
+	.soft_ce = cpu_soft_ce,
+	.axpby = cpu_axpby,
+	.sumsq = cpu_sumsq,
+	.adamw = cpu_adamw,
+};
