@@ -1,0 +1,117 @@
+/* TTT backward (eagle3.md §3.5, §3.6): the forward read from its end, step by step.
+ *
+ * Each part quotes its forward line and derives from it. One buffer, t->dh, walks
+ * through it all: at step k it is dL/dh2, then dL/dh1, then dL/dg_k, which is
+ * dL/dh2 of step k-1. The keys and values of step j gather gradient from every
+ * step k >= j, so dk_j, dv_j are whole when step j's turn comes, and their
+ * projection is taken then. The token half's gradient gathers in dew over all
+ * steps and is projected once at the end.
+ */
+#include <math.h>
+#include "learn/ttt.h"
+
+static int zero_gradients(struct ttt *t)
+{
+	size_t n = (size_t)t->n, H = (size_t)t->c.H;
+	TRY(ttt_zero(t, t->dw, t->lay.total));
+	TRY(ttt_zero(t, t->dh, n * H));
+	TRY(ttt_zero(t, t->dew, n * (size_t)ttt_width_qkv(t)));
+	TRY(ttt_zero(t, t->dhead + (size_t)t->cap_rows * H, H));
+	for (int k = 0; k < t->n_steps; k++) {
+		TRY(ttt_zero(t, t->step[k].dk, n * (size_t)ttt_width_kv(t)));
+		TRY(ttt_zero(t, t->step[k].dv, n * (size_t)ttt_width_kv(t)));
+	}
+	return 0;
+}
+
+/* dh: dL/dh2 -> dL/dh1 */
+static int mlp_backward(struct ttt *t, const struct ttt_step *s, int m)
+{
+	const struct ops *o = t->d->ops;
+	int H = t->c.H, I = t->c.I;
+	/* h2 = h1 + act Wdown^T  =>  dWdown += dh^T act, dact = dh Wdown */
+	TRY(o->silu_gate(t->d, t->act, s->gu, m, I));
+	TRY(o->gemm(t->d, ttt_dw(t, E3_DOWN), I, true, t->dh, H, false, t->act, I, H, I, m, true));
+	TRY(o->gemm(t->d, t->dact, I, false, t->dh, H, false, ttt_w(t, E3_DOWN), I, m, I, H, false));
+	/* act = silu(gate) * up */
+	TRY(o->silu_gate_backward(t->d, t->dgu, t->dact, s->gu, m, I));
+	/* gu = y Wgu^T, y = norm_post(h1)  =>  dWgu += dgu^T y, dy = dgu Wgu */
+	TRY(o->rmsnorm(t->d, t->norm, H, t->rstd, s->h1, H, ttt_w(t, E3_NORM_POST), t->c.rms_eps, m, H));
+	TRY(o->gemm(t->d, ttt_dw(t, E3_GATE), H, true, t->dgu, 2 * I, false, t->norm, H, 2 * I, H, m, true));
+	TRY(o->gemm(t->d, t->norm, H, false, t->dgu, 2 * I, false, ttt_w(t, E3_GATE), H, m, H, 2 * I, false));
+	/* the residual keeps dh, the norm adds its part: dh1 = dh + d(norm_post) */
+	return o->rmsnorm_backward(t->d, t->dh, H, ttt_dw(t, E3_NORM_POST), t->norm, H, s->h1, H, ttt_w(t, E3_NORM_POST), t->rstd, m, H);
+}
+
+/* From dL/dh1 to this step's dL/dqkv (before RoPE) in t->qkv. */
+static int attention_backward(struct ttt *t, int k, const struct ttt_step *s, const uint32_t *pos, const uint32_t *seg, int m)
+{
+	const struct ops *o = t->d->ops;
+	const struct eagle3_config *c = &t->c;
+	int H = c->H, Q = ttt_width_q(t), KV = ttt_width_kv(t), QKV = ttt_width_qkv(t);
+	struct ttt_kv kv;
+	/* h1 = g + attn Wo^T  =>  dWo += dh^T attn, dattn = dh Wo */
+	TRY(o->gemm(t->d, ttt_dw(t, E3_O), Q, true, t->dh, H, false, s->attn, Q, H, Q, m, true));
+	TRY(o->gemm(t->d, t->dattn, Q, false, t->dh, H, false, ttt_w(t, E3_O), Q, m, Q, H, false));
+	/* attn = softmax(q [K_0 rows | own row of K_1..K_k]) [V_0 | V_1..V_k] */
+	ttt_kv_of(t, k, &kv);
+	TRY(o->ttt_attn_backward(t->d, t->dq, &kv, t->dattn, s->attn, s->lse, s->q, seg, m, c->n_head, c->n_kv, c->hd, (real)(1 / sqrt((double)c->hd))));
+	TRY(o->copy_rows(t->d, t->qkv, QKV, t->dq, Q, NULL, m, Q));
+	TRY(o->copy_rows(t->d, t->qkv + Q, QKV, s->dk, KV, NULL, m, KV));
+	TRY(o->copy_rows(t->d, t->qkv + Q + KV, QKV, s->dv, KV, NULL, m, KV));
+	/* q, k = rope(q, k; pos+k): a rotation, so its gradient turns back */
+	for (int i = 0; i < m; i++)
+		t->pos_k[i] = pos[i] + (uint32_t)k;
+	return o->rope(t->d, t->qkv, QKV, c->n_head + c->n_kv, c->hd, t->pos_k, t->inv_freq, t->mscale, m, true);
+}
+
+/* dh: dL/dh1 -> dL/dg_k */
+static int project_backward(struct ttt *t, int k, const struct ttt_step *s, int m)
+{
+	const struct ops *o = t->d->ops;
+	int H = t->c.H, QKV = ttt_width_qkv(t);
+	/* qkv[t] = ew[t+k] + x Wqkv[:, H:]^T, x = norm_hidden(g)  =>  dew[t+k] += dqkv[t] */
+	TRY(o->add(t->d, t->dew + (size_t)k * (size_t)QKV, t->qkv, (size_t)m * (size_t)QKV));
+	/* dWqkv[:, H:] += dqkv^T x, dx = dqkv Wqkv[:, H:] */
+	TRY(o->rmsnorm(t->d, t->norm, H, t->rstd, s->g, H, ttt_w(t, E3_NORM_HIDDEN), t->c.rms_eps, m, H));
+	TRY(o->gemm(t->d, ttt_dw(t, E3_Q) + H, 2 * H, true, t->qkv, QKV, false, t->norm, H, QKV, H, m, true));
+	TRY(o->gemm(t->d, t->norm, H, false, t->qkv, QKV, false, ttt_w(t, E3_Q) + H, 2 * H, m, H, QKV, false));
+	/* the residual is the un-normalised g: dg = dh1 + d(norm_hidden) */
+	return o->rmsnorm_backward(t->d, t->dh, H, ttt_dw(t, E3_NORM_HIDDEN), t->norm, H, s->g, H, ttt_w(t, E3_NORM_HIDDEN), t->rstd, m, H);
+}
+
+/* What the steps share: the token half of q/k/v, and fc. */
+static int shared_backward(struct ttt *t)
+{
+	const struct ops *o = t->d->ops;
+	int H = t->c.H, QKV = ttt_width_qkv(t), F = 3 * t->c.H_t, n = t->n;
+	/* ew = en Wqkv[:, :H]^T  =>  dWqkv[:, :H] += dew^T en, den = dew Wqkv[:, :H] */
+	TRY(o->gemm(t->d, ttt_dw(t, E3_Q), 2 * H, true, t->dew, QKV, false, t->en, H, QKV, H, n, true));
+	TRY(o->gemm(t->d, t->norm, H, false, t->dew, QKV, false, ttt_w(t, E3_Q), 2 * H, n, H, QKV, false));
+	/* g_0 = f fc^T  =>  dfc += dg_0^T f   (before dh is reused below) */
+	TRY(o->gemm(t->d, ttt_dw(t, E3_FC), F, true, t->dh, H, false, t->f, F, H, F, n, true));
+	/* en = norm_in(e): the embedding is frozen, so its own gradient is thrown away with dh */
+	TRY(o->rmsnorm(t->d, t->en, H, t->rstd, t->e, H, ttt_w(t, E3_NORM_IN), t->c.rms_eps, n, H));
+	return o->rmsnorm_backward(t->d, t->dh, H, ttt_dw(t, E3_NORM_IN), t->norm, H, t->e, H, ttt_w(t, E3_NORM_IN), t->rstd, n, H);
+}
+
+int ttt_backward(struct ttt *t, real decay, const struct train_batch *b, struct train_result *ret)
+{
+	double weight[TTT_MAX_STEPS] = {1};
+	for (int k = 1; k < t->n_steps; k++)
+		weight[k] = weight[k - 1] * (double)decay;
+	TRY(zero_gradients(t));
+	ret->loss = 0;
+	for (int k = t->n_steps - 1; k >= 0; k--) {
+		const struct ttt_step *s = &t->step[k];
+		int m = t->n - k;
+		TRY(ttt_head_backward(t, k, (real)weight[k], b, ret));
+		TRY(mlp_backward(t, s, m));
+		TRY(attention_backward(t, k, s, b->pos, b->seg, m));
+		TRY(project_backward(t, k, s, m));
+	}
+	TRY(shared_backward(t));
+	for (int k = 0; k < t->n_steps; k++)
+		ret->loss += weight[k] * ret->step_loss[k];
+	return 0;
+}

@@ -1,0 +1,120 @@
+/* TTT forward: the draft layer unrolled over steps (eagle3.md §1.2, §3.2, §3.3).
+ *
+ * Step k at row t embeds the true token x_{t+1+k}, takes the feature the step
+ * before it made at the SAME row, and attends to the trunk (step 0, rows up to
+ * t) and to row t of the steps since. Nothing is detached.
+ */
+#include <math.h>
+#include "learn/ttt.h"
+
+static int load_tokens(struct ttt *t, int n, const uint32_t *ids)
+{
+	size_t H = (size_t)t->c.H;
+	for (int j = 0; j < n; j++) {
+		if (ids[j + 1] >= (uint32_t)t->c.V)
+			return -EINVAL;
+		const uint16_t *from = t->embedding + (size_t)ids[j + 1] * H;
+		real *to = t->host_e + (size_t)j * H;
+		for (size_t i = 0; i < H; i++)
+			to[i] = bf16_to_f32(from[i]);
+	}
+	return t->d->ops->upload(t->d, t->e, t->host_e, (size_t)n * H * sizeof(real));
+}
+
+int ttt_begin(struct ttt *t, int n, int n_steps, const uint32_t *ids, const real *features)
+{
+	const struct ops *o = t->d->ops;
+	int H = t->c.H, F = 3 * t->c.H_t, QKV = ttt_width_qkv(t);
+	TRY(ttt_reserve(t, n, n_steps));
+	t->n = n;
+	t->n_steps = n_steps < n ? n_steps : n;
+	TRY(load_tokens(t, n, ids));
+	TRY(o->upload(t->d, t->f, features, (size_t)n * (size_t)F * sizeof(real)));
+	/* g_0 = f fc^T                                   [n,H] */
+	TRY(o->gemm(t->d, t->step[0].g, H, false, t->f, F, true, ttt_w(t, E3_FC), F, n, H, F, false));
+	/* ew = norm_in(e) Wqkv[:, :H]^T                  [n,QKV] */
+	TRY(o->rmsnorm(t->d, t->en, H, NULL, t->e, H, ttt_w(t, E3_NORM_IN), t->c.rms_eps, n, H));
+	TRY(o->gemm(t->d, t->ew, QKV, false, t->en, H, true, ttt_w(t, E3_Q), 2 * H, n, QKV, H, false));
+	return 0;
+}
+
+int ttt_project(struct ttt *t, int k, const real *g, const uint32_t *rows, int m, const uint32_t *pos)
+{
+	const struct ops *o = t->d->ops;
+	int H = t->c.H, QKV = ttt_width_qkv(t);
+	for (int i = 0; i < m; i++)
+		t->pos_k[i] = pos[rows ? rows[i] : (uint32_t)i] + (uint32_t)k;
+	/* qkv = ew[row+k] + norm_hidden(g) Wqkv[:, H:]^T [m,QKV] */
+	TRY(o->copy_rows(t->d, t->qkv, QKV, t->ew + (size_t)k * (size_t)QKV, QKV, rows, m, QKV));
+	TRY(o->rmsnorm(t->d, t->norm, H, t->rstd, g, H, ttt_w(t, E3_NORM_HIDDEN), t->c.rms_eps, m, H));
+	TRY(o->gemm(t->d, t->qkv, QKV, false, t->norm, H, true, ttt_w(t, E3_Q) + H, 2 * H, m, QKV, H, true));
+	/* the heads of q and k lie side by side: one rotation */
+	TRY(o->rope(t->d, t->qkv, QKV, t->c.n_head + t->c.n_kv, t->c.hd, t->pos_k, t->inv_freq, t->mscale, m, false));
+	return 0;
+}
+
+int ttt_block(struct ttt *t, const real *g, const real *attn, real *h1, real *gu, real *h2, int m)
+{
+	const struct ops *o = t->d->ops;
+	int H = t->c.H, I = t->c.I, Q = ttt_width_q(t);
+	/* h1 = g + attn Wo^T                             [m,H] */
+	TRY(o->copy_rows(t->d, h1, H, g, H, NULL, m, H));
+	TRY(o->gemm(t->d, h1, H, false, attn, Q, true, ttt_w(t, E3_O), Q, m, H, Q, true));
+	/* gu = norm_post(h1) Wgu^T                       [m,2I], gate and up lie side by side in the flat array */
+	TRY(o->rmsnorm(t->d, t->norm, H, NULL, h1, H, ttt_w(t, E3_NORM_POST), t->c.rms_eps, m, H));
+	TRY(o->gemm(t->d, gu, 2 * I, false, t->norm, H, true, ttt_w(t, E3_GATE), H, m, 2 * I, H, false));
+	/* h2 = h1 + (silu(gate) * up) Wdown^T            [m,H] */
+	TRY(o->silu_gate(t->d, t->act, gu, m, I));
+	TRY(o->copy_rows(t->d, h2, H, h1, H, NULL, m, H));
+	TRY(o->gemm(t->d, h2, H, false, t->act, I, true, ttt_w(t, E3_DOWN), I, m, H, I, true));
+	return 0;
+}
+
+void ttt_kv_of(const struct ttt *t, int k, struct ttt_kv *ret)
+{
+	*ret = (struct ttt_kv){.n_steps = k + 1};
+	for (int j = 0; j <= k; j++) {
+		ret->k[j] = t->step[j].k;
+		ret->v[j] = t->step[j].v;
+		ret->dk[j] = t->step[j].dk;
+		ret->dv[j] = t->step[j].dv;
+	}
+}
+
+static int split_qkv(struct ttt *t, struct ttt_step *s, int m)
+{
+	const struct ops *o = t->d->ops;
+	int Q = ttt_width_q(t), KV = ttt_width_kv(t), QKV = ttt_width_qkv(t);
+	TRY(o->copy_rows(t->d, s->q, Q, t->qkv, QKV, NULL, m, Q));
+	TRY(o->copy_rows(t->d, s->k, KV, t->qkv + Q, QKV, NULL, m, KV));
+	TRY(o->copy_rows(t->d, s->v, KV, t->qkv + Q + KV, QKV, NULL, m, KV));
+	return 0;
+}
+
+int ttt_forward(struct ttt *t, const uint32_t *pos, const uint32_t *seg)
+{
+	const struct eagle3_config *c = &t->c;
+	real scale = (real)(1 / sqrt((double)c->hd));
+	for (int k = 0; k < t->n_steps; k++) {
+		struct ttt_step *s = &t->step[k];
+		int m = t->n - k;
+		struct ttt_kv kv;
+		TRY(ttt_project(t, k, s->g, NULL, m, pos));
+		TRY(split_qkv(t, s, m));
+		ttt_kv_of(t, k, &kv);
+		TRY(t->d->ops->ttt_attn(t->d, s->attn, s->lse, s->q, &kv, seg, m, c->n_head, c->n_kv, c->hd, scale));
+		TRY(ttt_block(t, s->g, s->attn, s->h1, s->gu, t->step[k + 1].g, m));
+	}
+	return 0;
+}
+
+int ttt_logits(struct ttt *t, const real *h2, const uint32_t *rows, int m)
+{
+	const struct ops *o = t->d->ops;
+	int H = t->c.H, V = t->c.V_d;
+	/* logits = norm(h2) head^T                       [m,V_d] */
+	TRY(o->copy_rows(t->d, t->hrows, H, h2, H, rows, m, H));
+	TRY(o->rmsnorm(t->d, t->hnorm, H, t->hrstd, t->hrows, H, ttt_w(t, E3_NORM), t->c.rms_eps, m, H));
+	TRY(o->gemm(t->d, t->logits, V, false, t->hnorm, H, true, ttt_w(t, E3_HEAD), H, m, V, H, false));
+	return 0;
+}

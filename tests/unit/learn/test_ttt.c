@@ -1,0 +1,219 @@
+/* The TTT trainer against an independent PyTorch model (tests/reference/ttt): every
+ * step's loss and accuracy, every tensor's gradient, for three shapes: plain; packed
+ * runs with a sparse teacher, llama3 RoPE and n_head*hd != H; yarn with V_d = V.
+ * Also: the packing law (a run alone gives what it gives in company), and that one
+ * and two threads make the same bits.
+ */
+#include "tests/unit/learn/vectors.h"
+
+static const char *const cases[] = {"plain", "packed", "yarn"};
+
+/* Steps, total, accuracies and the gradient of each tensor, on one device. */
+static void compare(const struct ttt_case *k, struct dev *d)
+{
+	struct train_result res;
+	struct draft_layout lay;
+	char name[32];
+	struct trainer *t = ttt_case_trainer(k, d);
+	assert_int_equal(trainer_eagle3.forward_backward(t, &k->b, &res), 0);
+	for (int i = 0; i < k->opt.ttt_steps; i++) {
+		snprintf(name, sizeof name, "loss_%d", i);
+		double want = vectors_number(k->v, name);
+		if (!(fabs(res.step_loss[i] - want) <= 1e-5 * fabs(want)))
+			fail_msg("%s is %.9g, reference %.9g", name, res.step_loss[i], want);
+		snprintf(name, sizeof name, "acc_%d", i);
+		if (!(fabs(res.step_acc[i] - vectors_number(k->v, name)) <= 1e-12))
+			fail_msg("%s is %.9g, reference %.9g", name, res.step_acc[i], vectors_number(k->v, name));
+		snprintf(name, sizeof name, "alpha_%d", i);
+		assert_true(fabs(res.step_alpha[i] - vectors_number(k->v, name)) <= 1e-5);
+	}
+	assert_true(fabs(res.loss - vectors_number(k->v, "total")) <= 1e-5 * fabs(res.loss));
+	assert_true(fabs(res.grad_norm - vectors_number(k->v, "grad_norm")) <= 1e-5 * res.grad_norm);
+	size_t n;
+	real *want = vectors_reals(k->v, "grads", &n);
+	const real *got = trainer_eagle3.grads(t);
+	draft_layout_init(&k->c, &lay);
+	assert_int_equal(n, lay.total);
+	for (int i = 0; i < E3_N_TENSORS; i++) {
+		double diff = worst(got + lay.off[i], want + lay.off[i], (size_t)lay.rows[i] * (size_t)lay.cols[i]);
+		if (!(diff <= 1e-5))
+			fail_msg("gradient of %s is off by %.3g of its largest", eagle3_tensor_name((enum eagle3_tensor)i), diff);
+	}
+	free(want);
+	trainer_eagle3.free(t);
+}
+
+static void test_equals_torch(void **state)
+{
+	(void)state;
+	const enum dev_isa isa[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		for (size_t j = 0; j < 3; j++) {
+			struct ttt_case k;
+			struct dev *d = dev_or_null(2, isa[j]);
+			if (!d)
+				continue;
+			ttt_case_open(&k, cases[i]);
+			compare(&k, d);
+			ttt_case_close(&k);
+			dev_free(d);
+		}
+}
+
+/* Step k's logits themselves, so that a fault shows where it starts. */
+static void test_logits(void **state)
+{
+	(void)state;
+	struct ttt_case k;
+	struct ttt *t;
+	struct errtext e;
+	struct dev *d = dev_or_null(1, ISA_AUTO);
+	ttt_case_open(&k, "plain");
+	assert_int_equal(ttt_new(d, &k.c, k.d2t, k.embedding, TTT_TRAIN, &t, &e), 0);
+	memcpy(t->w, k.params, t->lay.total * sizeof(real));
+	assert_int_equal(ttt_begin(t, k.b.n, 7, k.b.ids, k.b.features), 0);
+	assert_int_equal(ttt_forward(t, k.b.pos, k.b.seg), 0);
+	for (int i = 0; i < 7; i++) {
+		char name[32];
+		size_t n;
+		snprintf(name, sizeof name, "logits_%d", i);
+		real *want = vectors_reals(k.v, name, &n);
+		assert_int_equal(n, (size_t)((k.b.n - i) * k.c.V_d));
+		assert_int_equal(ttt_logits(t, t->step[i + 1].g, NULL, k.b.n - i), 0);
+		double diff = worst(t->logits, want, n);
+		if (!(diff <= 1e-5))
+			fail_msg("logits of step %d off by %.3g", i, diff);
+		free(want);
+	}
+	ttt_free(t);
+	ttt_case_close(&k);
+	dev_free(d);
+}
+
+/* RoPE tables of the three kinds the cases use. */
+static void test_rope_tables(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct ttt_case k;
+		size_t n;
+		real mscale, got[64];
+		ttt_case_open(&k, cases[i]);
+		real *want = vectors_reals(k.v, "inv_freq", &n);
+		assert_true(n <= 64);
+		rope_table(&k.c.rope, k.c.hd, got, &mscale);
+		for (size_t j = 0; j < n; j++)
+			assert_true(fabs((double)(got[j] - want[j])) <= 1e-6 * fabs((double)want[j]));
+		assert_true(fabs((double)mscale - vectors_number(k.v, "rope_mscale_out")) <= 1e-6);
+		free(want);
+		ttt_case_close(&k);
+	}
+}
+
+/* One run of the packed case, taken out and trained alone: its gradient times its
+ * share of rows, summed over the runs, is the packed gradient. A leak through
+ * tokens, teacher or attention would break this. */
+static void test_packing_is_a_sum(void **state)
+{
+	(void)state;
+	struct ttt_case k;
+	struct train_result res;
+	struct dev *d = dev_or_null(2, ISA_AUTO);
+	ttt_case_open(&k, "packed");
+	struct trainer *t = ttt_case_trainer(&k, d);
+	size_t total = trainer_eagle3.n_params(t);
+	real *sum = calloc(total, sizeof *sum);
+	double loss = 0;
+	int K = k.b.teacher.K, F = 3 * k.c.H_t;
+	for (int r0 = 0, end; r0 < k.b.n; r0 = end) {
+		for (end = r0; end < k.b.n && k.b.seg[end] == (uint32_t)r0; end++)
+			;
+		struct train_batch b = k.b;
+		b.n = b.teacher.n = end - r0;
+		b.ids += r0;
+		b.pos += r0;
+		b.seg = NULL;
+		b.features += (size_t)r0 * (size_t)F;
+		b.mask += r0;
+		b.y += r0;
+		b.in_vocab += r0;
+		b.teacher.ids += r0 * K;
+		b.teacher.p += r0 * K;
+		assert_int_equal(trainer_eagle3.forward_backward(t, &b, &res), 0);
+		const real *g = trainer_eagle3.grads(t);
+		real share = (real)b.n / (real)k.b.n;
+		loss += (double)share * res.loss;
+		for (size_t i = 0; i < total; i++)
+			sum[i] += share * g[i];
+	}
+	assert_int_equal(trainer_eagle3.forward_backward(t, &k.b, &res), 0);
+	assert_true(fabs(loss - res.loss) <= 1e-6 * loss);
+	assert_true(worst(trainer_eagle3.grads(t), sum, total) <= 2e-6);
+	free(sum);
+	trainer_eagle3.free(t);
+	ttt_case_close(&k);
+	dev_free(d);
+}
+
+/* Larger than one chunk of logits and one block of anything, with holes in the
+ * mask: 1 and 2 threads give the same bits, and so does a second run. */
+static void test_same_bits_for_any_threads(void **state)
+{
+	(void)state;
+	enum { N = 300 };
+	struct ttt_case k;
+	struct train_result res[3];
+	real *grads[3];
+	size_t total = 0;
+	ttt_case_open(&k, "plain");
+	uint32_t ids[N + 1], pos[N], y[N];
+	uint8_t mask[N], in_vocab[N];
+	real *features = malloc(N * 3 * (size_t)k.c.H_t * sizeof *features), *p = malloc(N * (size_t)k.c.V_d * sizeof *p);
+	for (int i = 0; i <= N; i++)
+		ids[i] = (uint32_t)(i * 7919 % k.c.V);
+	for (int i = 0; i < N; i++) {
+		int from = i % k.b.n;
+		pos[i] = (uint32_t)i;
+		y[i] = k.b.y[from];
+		mask[i] = i % 5 != 0;
+		in_vocab[i] = i % 11 != 0;
+		memcpy(features + i * 3 * k.c.H_t, k.features + (from * 3 * k.c.H_t), 3 * (size_t)k.c.H_t * sizeof *features);
+		memcpy(p + i * k.c.V_d, k.p + from * k.c.V_d, (size_t)k.c.V_d * sizeof *p);
+	}
+	struct train_batch b = {.n = N, .ids = ids, .pos = pos, .features = features, .mask = mask, .y = y, .in_vocab = in_vocab,
+				.teacher = {.n = N, .K = k.c.V_d, .p = p}};
+	for (int i = 0; i < 3; i++) {
+		struct dev *d = dev_or_null(i == 1 ? 2 : 1, ISA_AUTO);
+		struct trainer *t = ttt_case_trainer(&k, d);
+		total = trainer_eagle3.n_params(t);
+		assert_int_equal(trainer_eagle3.step(t, &b, &res[i]), 0);
+		assert_int_equal(trainer_eagle3.step(t, &b, &res[i]), 0);
+		grads[i] = malloc(2 * total * sizeof(real));
+		memcpy(grads[i], trainer_eagle3.grads(t), total * sizeof(real));
+		memcpy(grads[i] + total, trainer_eagle3.params(t), total * sizeof(real));
+		trainer_eagle3.free(t);
+		dev_free(d);
+	}
+	for (int i = 1; i < 3; i++) {
+		assert_memory_equal(grads[0], grads[i], 2 * total * sizeof(real));
+		assert_memory_equal(&res[0].loss, &res[i].loss, sizeof res[0].loss);
+		assert_memory_equal(&res[0].grad_norm, &res[i].grad_norm, sizeof res[0].grad_norm);
+	}
+	for (int i = 0; i < 3; i++)
+		free(grads[i]);
+	free(features);
+	free(p);
+	ttt_case_close(&k);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_rope_tables),
+		cmocka_unit_test(test_logits),
+		cmocka_unit_test(test_equals_torch),
+		cmocka_unit_test(test_packing_is_a_sum),
+		cmocka_unit_test(test_same_bits_for_any_threads),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,80 @@
+/* Every tensor's gradient against central differences of the loss, in the double
+ * build (V=double): 24 random entries a tensor, 1e-6 of the tensor's largest.
+ * This knows nothing of PyTorch or of the derivation. In the float build the
+ * differences would drown in rounding, so it skips there.
+ */
+#include "tests/unit/learn/vectors.h"
+
+#ifdef REDRAFT_DOUBLE
+static double loss_at(struct trainer *t, const struct train_batch *b, size_t i, double delta)
+{
+	struct train_result res;
+	real *p = trainer_eagle3.params(t), keep = p[i];
+	p[i] = (real)((double)keep + delta);
+	trainer_eagle3.params_changed(t);
+	assert_int_equal(trainer_eagle3.forward_backward(t, b, &res), 0);
+	p = trainer_eagle3.params(t);
+	p[i] = keep;
+	trainer_eagle3.params_changed(t);
+	return res.loss;
+}
+
+static void check_case(const char *name, uint64_t seed)
+{
+	struct ttt_case k;
+	struct train_result res;
+	struct draft_layout lay;
+	struct dev *d = dev_or_null(1, ISA_PORTABLE);
+	ttt_case_open(&k, name);
+	struct trainer *t = ttt_case_trainer(&k, d);
+	draft_layout_init(&k.c, &lay);
+	assert_int_equal(trainer_eagle3.forward_backward(t, &k.b, &res), 0);
+	real *g = malloc(lay.total * sizeof *g);
+	memcpy(g, trainer_eagle3.grads(t), lay.total * sizeof *g);
+	print_message("%s: seed %llu\n", name, (unsigned long long)seed);
+	for (int i = 0; i < E3_N_TENSORS; i++) {
+		size_t n = (size_t)lay.rows[i] * (size_t)lay.cols[i];
+		double top = 0, off = 0;
+		for (size_t j = 0; j < n; j++)
+			top = fmax(top, fabs((double)g[lay.off[i] + j]));
+		for (int trial = 0; trial < 24; trial++) {
+			seed = seed * 6364136223846793005u + 1442695040888963407u;
+			size_t at = lay.off[i] + (size_t)(seed >> 33) % n;
+			/* fourth order, so that a step large enough for rounding is still exact */
+			double h = 1e-3, want = (8 * (loss_at(t, &k.b, at, h) - loss_at(t, &k.b, at, -h)) -
+						 (loss_at(t, &k.b, at, 2 * h) - loss_at(t, &k.b, at, -2 * h))) / (12 * h);
+			double diff = fabs(want - (double)g[at]);
+			if (!(diff <= off))
+				off = diff;
+		}
+		if (!(off <= 1e-6 * top))
+			fail_msg("%s: %s differs from finite differences by %.3g of its largest (%.3g)", name,
+				 eagle3_tensor_name((enum eagle3_tensor)i), off / top, top);
+	}
+	free(g);
+	trainer_eagle3.free(t);
+	ttt_case_close(&k);
+	dev_free(d);
+}
+
+static void test_finite_differences(void **state)
+{
+	(void)state;
+	check_case("plain", 11);
+	check_case("packed", 12);
+	check_case("yarn", 13);
+}
+#else
+static void test_finite_differences(void **state)
+{
+	(void)state;
+	print_message("skipped: finite differences need the double build (make unit V=double)\n");
+	skip();
+}
+#endif
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_finite_differences)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
