@@ -31,7 +31,7 @@ struct draft_files;
 int MUSTCHECK draft_open(const char *dir, int n_target_layers, struct draft_files **ret, struct errtext *e);
 struct draft_files *draft_close(struct draft_files *f);
 const struct draft_config *draft_files_config(const struct draft_files *f);
-const int64_t *draft_files_d2t(const struct draft_files *f); /* [V_d], aligned copy */
+const int64_t *draft_files_d2t(const struct draft_files *f); /* [V_d], aligned copy; target id = draft id + d2t */
 /* by canonical name ("fc.weight", "midlayer.…", "norm.weight", "lm_head.weight"):
  * dtype is f32 or bf16 (f16 is widened to f32); data aligned, owned by f. -ENOENT. */
 int MUSTCHECK draft_files_tensor(const struct draft_files *f, const char *name, bool *ret_is_bf16,
@@ -49,9 +49,12 @@ struct fp;
 struct fp *fp_new(void);
 /* tensors may be added in any order; data borrowed until fp_final_hex. dtype "BF16", "F32", "I64", ... */
 int MUSTCHECK fp_add(struct fp *f, const char *name, const char *dtype, const uint64_t *shape, int n_dims, const void *data, size_t bytes);
+/* A weight as every fingerprint sees it: bf16, [rows,cols], or [cols] when rows is 1. */
+int MUSTCHECK fp_add_bf16(struct fp *f, const char *name, int rows, int cols, const uint16_t *bf16);
 int MUSTCHECK fp_final_hex(struct fp *f, char ret_hex[static 65]); /* then only fp_free */
 struct fp *fp_free(struct fp *f);
-/* weights_sha of an opened draft: its own tensors and d2t (not embed_tokens, not t2d). */
+/* weights_sha of an opened draft: its own tensors, as bf16 whatever the file's dtype is, and
+ * d2t ("d2t", "I64", [V_d]); not embed_tokens, not t2d. A server that holds f32 rounds first. */
 int MUSTCHECK draft_weights_sha(const struct draft_files *f, char ret_hex[static 65]);
 /* draft_fp = SHA-256(target_fp ‖ d2t bytes ‖ canonical config text) */
 int MUSTCHECK draft_fp(const char *target_fp, const struct draft_config *c, const int64_t *d2t, char ret_hex[static 65]);

@@ -3,7 +3,7 @@
  * holes or overlap, every length checked before use, no duplicate names.
  *
  * Data pointers may be unaligned when the blob is (Kafka payloads are): read them
- * with memcpy or through st_copy. Threads: a parsed file is read-only.
+ * with memcpy. Threads: a parsed file is read-only.
  */
 #pragma once
 #include <stdint.h>
