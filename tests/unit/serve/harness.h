@@ -1,0 +1,92 @@
+/* Requests against an engine from a test's own thread: submit, wait, compare. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include "serve/engine.h"
+#include "tests/unit/serve/toy.h"
+
+enum { JOB_MAX = 160 };
+
+struct job {
+	uint32_t prompt[JOB_MAX], out[JOB_MAX];
+	int n_prompt, n_out, max_tokens;
+	struct sampling how;
+	bool no_draft, ignore_eos;
+	uint64_t handle;
+	enum finish why;
+	struct request_stats stats;
+	int groups;         /* on_tokens calls */
+	atomic_int done;
+	atomic_int *ticks;  /* every emission adds one, when set */
+	int stall_at;       /* on this tick, wait: gives the test's thread time to act */
+	char error[64];
+};
+
+static pthread_mutex_t job_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t job_cond = PTHREAD_COND_INITIALIZER;
+
+static void job_tokens(void *arg, const uint32_t *ids, int n)
+{
+	struct job *j = arg;
+	for (int i = 0; i < n && j->n_out < JOB_MAX; i++)
+		j->out[j->n_out++] = ids[i];
+	j->groups++;
+	if (j->ticks && atomic_fetch_add(j->ticks, 1) == j->stall_at) {
+		pthread_mutex_lock(&job_lock);
+		pthread_cond_broadcast(&job_cond);
+		pthread_mutex_unlock(&job_lock);
+		usleep(3000);
+	}
+}
+
+static void job_done(void *arg, enum finish why, const struct request_stats *s, const char *error)
+{
+	struct job *j = arg;
+	j->why = why;
+	j->stats = *s;
+	snprintf(j->error, sizeof j->error, "%s", error);
+	pthread_mutex_lock(&job_lock);
+	atomic_store(&j->done, 1);
+	pthread_cond_broadcast(&job_cond);
+	pthread_mutex_unlock(&job_lock);
+}
+
+static int job_submit(struct engine *g, struct job *j)
+{
+	struct engine_request r = {.prompt = j->prompt, .n_prompt = j->n_prompt, .max_tokens = j->max_tokens, .sampling = j->how,
+				   .ignore_eos = j->ignore_eos, .no_draft = j->no_draft, .request_id = "r", .conversation = "c",
+				   .domain = "other", .on_tokens = job_tokens, .on_done = job_done, .arg = j};
+	j->n_out = j->groups = 0;
+	atomic_store(&j->done, 0);
+	return engine_submit(g, &r, &j->handle);
+}
+
+static void job_wait(struct job *j)
+{
+	pthread_mutex_lock(&job_lock);
+	while (!atomic_load(&j->done))
+		pthread_cond_wait(&job_cond, &job_lock);
+	pthread_mutex_unlock(&job_lock);
+}
+
+static inline void ticks_wait(atomic_int *ticks, int at) /* until the tick that stalls has come */
+{
+	pthread_mutex_lock(&job_lock);
+	while (atomic_load(ticks) <= at)
+		pthread_cond_wait(&job_cond, &job_lock);
+	pthread_mutex_unlock(&job_lock);
+}
+
+static inline void job_random(struct job *j, uint64_t seed, int n_prompt, int max_tokens)
+{
+	memset(j, 0, sizeof *j);
+	j->n_prompt = n_prompt;
+	j->max_tokens = max_tokens;
+	for (int i = 0; i < n_prompt; i++)
+		j->prompt[i] = (uint32_t)(toy_mix(seed * 1000003u + (uint64_t)i) % TOY_V);
+}
+
+static inline bool job_same(const struct job *a, const struct job *b)
+{
+	return a->n_out == b->n_out && a->why == b->why && memcmp(a->out, b->out, (size_t)a->n_out * sizeof *a->out) == 0;
+}
