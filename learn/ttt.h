@@ -126,7 +126,7 @@ int MUSTCHECK ttt_block(struct ttt *t, const real *g, const real *attn, real *h1
 void ttt_kv_of(const struct ttt *t, int k, struct ttt_kv *ret);
 /* All steps of a batch (TTT_TRAIN). */
 int MUSTCHECK ttt_forward(struct ttt *t, const uint32_t *pos, const uint32_t *seg);
-/* Logits [m,V_d] of step k at m rows (at most head_chunk; rows NULL: from row0 on), into t->logits. */
+/* Logits [m,V_d] of step k at m rows (at most head_chunk; rows NULL: the first m), into t->logits. */
 int MUSTCHECK ttt_logits(struct ttt *t, const real *h2, const uint32_t *rows, int m);
 
 /* ttt_loss.c: loss, accuracy, and the head's share of the backward pass of step
