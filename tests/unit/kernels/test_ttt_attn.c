@@ -1,0 +1,317 @@
+/* TTT attention, forward and backward: against a naive double reference whose
+ * backward is written from the softmax's own definition; against finite
+ * differences (double build); packing by segments equals separate runs; the same
+ * bits for any number of threads.
+ */
+#include "kt.h"
+
+struct problem {
+	int n, nh, nkv, hd, steps;
+	real scale;
+	uint32_t *seg;
+	real *q, *dout;
+	struct ttt_kv kv;
+};
+
+static void problem_new(struct problem *p, int n, int nh, int nkv, int hd, int steps, bool packed)
+{
+	*p = (struct problem){.n = n, .nh = nh, .nkv = nkv, .hd = hd, .steps = steps, .scale = (real)(1 / sqrt(hd))};
+	size_t qn = (size_t)(n * nh * hd), kn = (size_t)(n * nkv * hd);
+	if (packed) {
+		p->seg = malloc((size_t)n * sizeof *p->seg);
+		assert_non_null(p->seg);
+		for (int t = 0; t < n; t++)
+			p->seg[t] = (uint32_t)(t < n / 3 ? 0 : t < n / 2 ? n / 3 : n / 2);
+	}
+	p->q = kt_reals(qn, 2);
+	p->dout = kt_reals(qn, 1);
+	p->kv.n_steps = steps;
+	for (int i = 0; i < steps; i++) {
+		p->kv.k[i] = kt_reals(kn, 2);
+		p->kv.v[i] = kt_reals(kn, 1);
+		p->kv.dk[i] = kt_reals(kn, 0);
+		p->kv.dv[i] = kt_reals(kn, 0);
+	}
+}
+
+static void problem_done(struct problem *p)
+{
+	free(p->seg);
+	free(p->q);
+	free(p->dout);
+	for (int i = 0; i < p->steps; i++) {
+		free((void *)(uintptr_t)p->kv.k[i]);
+		free((void *)(uintptr_t)p->kv.v[i]);
+		free(p->kv.dk[i]);
+		free(p->kv.dv[i]);
+	}
+}
+
+/* Score list of row t, head h: trunk rows, then diagonals */
+static int keys_of(const struct problem *p, int t, int h, const real **k, const real **v, size_t *at, int *step)
+{
+	int kvh = h / (p->nh / p->nkv), m = 0;
+	for (int i = p->seg ? (int)p->seg[t] : 0; i <= t; i++, m++)
+		at[m] = (size_t)((i * p->nkv + kvh) * p->hd), step[m] = 0;
+	for (int j = 1; j < p->steps; j++, m++)
+		at[m] = (size_t)((t * p->nkv + kvh) * p->hd), step[m] = j;
+	for (int i = 0; i < m; i++)
+		k[i] = p->kv.k[step[i]] + at[i], v[i] = p->kv.v[step[i]] + at[i];
+	return m;
+}
+
+struct reference {
+	double *out, *lse, *dq, *dk[TTT_MAX_STEPS], *dv[TTT_MAX_STEPS];
+};
+
+static void reference_new(struct reference *r, const struct problem *p)
+{
+	size_t qn = (size_t)(p->n * p->nh * p->hd), kn = (size_t)(p->n * p->nkv * p->hd);
+	*r = (struct reference){.out = kt_doubles(qn), .lse = kt_doubles((size_t)(p->n * p->nh)), .dq = kt_doubles(qn)};
+	for (int i = 0; i < p->steps; i++)
+		r->dk[i] = kt_doubles(kn), r->dv[i] = kt_doubles(kn);
+	enum { MAX = 400 };
+	const real *k[MAX], *v[MAX];
+	size_t at[MAX];
+	int step[MAX];
+	double w[MAX], dw[MAX];
+	assert_true(p->n + p->steps < MAX);
+	for (int t = 0; t < p->n; t++)
+		for (int h = 0; h < p->nh; h++) {
+			size_t th = (size_t)((t * p->nh + h) * p->hd);
+			const real *q = p->q + th, *dO = p->dout + th;
+			int m = keys_of(p, t, h, k, v, at, step);
+			double max = -1e300, sum = 0, mean = 0;
+			for (int i = 0; i < m; i++) {
+				w[i] = 0;
+				for (int c = 0; c < p->hd; c++)
+					w[i] += (double)q[c] * (double)k[i][c] * (double)p->scale;
+				max = w[i] > max ? w[i] : max;
+			}
+			for (int i = 0; i < m; i++)
+				sum += w[i] = exp(w[i] - max);
+			r->lse[t * p->nh + h] = max + log(sum);
+			for (int i = 0; i < m; i++) {
+				w[i] /= sum;
+				dw[i] = 0;
+				for (int c = 0; c < p->hd; c++) {
+					r->out[th + (size_t)c] += w[i] * (double)v[i][c];
+					dw[i] += (double)dO[c] * (double)v[i][c];
+					r->dv[step[i]][at[i] + (size_t)c] += w[i] * (double)dO[c];
+				}
+				mean += w[i] * dw[i]; /* softmax's backward: ds = w (dw - sum w dw) */
+			}
+			for (int i = 0; i < m; i++)
+				for (int c = 0; c < p->hd; c++) {
+					double ds = w[i] * (dw[i] - mean) * (double)p->scale;
+					r->dq[th + (size_t)c] += ds * (double)k[i][c];
+					r->dk[step[i]][at[i] + (size_t)c] += ds * (double)q[c];
+				}
+		}
+}
+
+static void reference_done(struct reference *r, const struct problem *p)
+{
+	free(r->out);
+	free(r->lse);
+	free(r->dq);
+	for (int i = 0; i < p->steps; i++)
+		free(r->dk[i]), free(r->dv[i]);
+}
+
+static int forward(struct dev *d, const struct problem *p, real *out, real *lse)
+{
+	return d->ops->ttt_attn(d, out, lse, p->q, &p->kv, p->seg, p->n, p->nh, p->nkv, p->hd, p->scale);
+}
+
+static int backward(struct dev *d, const struct problem *p, real *dq, const real *out, const real *lse)
+{
+	return d->ops->ttt_attn_backward(d, dq, &p->kv, p->dout, out, lse, p->q, p->seg, p->n, p->nh, p->nkv, p->hd, p->scale);
+}
+
+static void check(struct dev *d, int n, int nh, int nkv, int hd, int steps, bool packed)
+{
+	struct problem p;
+	struct reference ref;
+	problem_new(&p, n, nh, nkv, hd, steps, packed);
+	reference_new(&ref, &p);
+	size_t qn = (size_t)(n * nh * hd), kn = (size_t)(n * nkv * hd), ln = (size_t)(n * nh);
+	real *out = kt_reals(qn, 1), *lse = kt_reals(ln, 1), *dq = kt_reals(qn, 1);
+	assert_int_equal(forward(d, &p, out, lse), 0);
+	kt_close(out, ref.out, qn, KT_TOL(3e-6));
+	kt_close(lse, ref.lse, ln, KT_TOL(2e-6));
+	/* dk and dv are added to: start from 0.5 */
+	for (int i = 0; i < steps; i++)
+		for (size_t x = 0; x < kn; x++) {
+			p.kv.dk[i][x] = p.kv.dv[i][x] = (real)0.5;
+			ref.dk[i][x] += 0.5;
+			ref.dv[i][x] += 0.5;
+		}
+	assert_int_equal(backward(d, &p, dq, out, lse), 0);
+	kt_close(dq, ref.dq, qn, KT_TOL(5e-6));
+	for (int i = 0; i < steps; i++) {
+		kt_close(p.kv.dk[i], ref.dk[i], kn, KT_TOL(5e-6));
+		kt_close(p.kv.dv[i], ref.dv[i], kn, KT_TOL(5e-6));
+	}
+	free(out);
+	free(lse);
+	free(dq);
+	reference_done(&ref, &p);
+	problem_done(&p);
+}
+
+static void against_reference(void **state)
+{
+	struct dev *d = kt_dev(state, KT_MAX_THREADS);
+	kt_seed(9);
+	check(d, 1, 1, 1, 4, 1, false);
+	check(d, 7, 2, 1, 6, 3, false);
+	check(d, 200, 9, 3, 64, 7, false);
+	check(d, 200, 9, 3, 64, 2, true);
+	check(d, 133, 4, 4, 20, 4, true);
+	check(d, 300, 3, 1, 16, 1, false);
+	dev_free(d);
+}
+
+static void same_for_any_threads(void **state)
+{
+	struct dev *d = kt_dev(state, KT_MAX_THREADS);
+	struct problem p;
+	kt_seed(10);
+	problem_new(&p, 260, 6, 2, 32, 3, true);
+	size_t qn = (size_t)(p.n * p.nh * p.hd), kn = (size_t)(p.n * p.nkv * p.hd), ln = (size_t)(p.n * p.nh);
+	real *out = kt_reals(qn, 1), *lse = kt_reals(ln, 1), *dq = kt_reals(qn, 1), *first[3 + 6] = {0};
+	for (int t = 1; t <= KT_MAX_THREADS; t++) {
+		dev_set_threads(d, t);
+		for (int i = 0; i < p.steps; i++) {
+			memset(p.kv.dk[i], 0, kn * sizeof(real));
+			memset(p.kv.dv[i], 0, kn * sizeof(real));
+		}
+		assert_int_equal(forward(d, &p, out, lse), 0);
+		assert_int_equal(backward(d, &p, dq, out, lse), 0);
+		const real *now[9] = {out, lse, dq, p.kv.dk[0], p.kv.dv[0], p.kv.dk[1], p.kv.dv[1], p.kv.dk[2], p.kv.dv[2]};
+		for (int i = 0; i < 9; i++) {
+			size_t n = i == 0 || i == 2 ? qn : i == 1 ? ln : kn;
+			if (!first[i])
+				first[i] = kt_copy(now[i], n);
+			kt_same_bits(now[i], first[i], n);
+		}
+	}
+	for (int i = 0; i < 9; i++)
+		free(first[i]);
+	free(out);
+	free(lse);
+	free(dq);
+	problem_done(&p);
+	dev_free(d);
+}
+
+/* Rows of one run packed behind another equal the run alone, to rounding */
+static void packing(void **state)
+{
+	enum { N = 90, CUT = 37 };
+	struct dev *d = kt_dev(state, 2);
+	struct problem p;
+	kt_seed(11);
+	problem_new(&p, N, 4, 2, 16, 3, true);
+	for (int t = 0; t < N; t++)
+		p.seg[t] = t < CUT ? 0 : CUT;
+	size_t w = 4 * 16, kw = 2 * 16;
+	real *out = kt_reals(N * w, 1), *part = kt_reals(N * w, 1);
+	assert_int_equal(forward(d, &p, out, NULL), 0);
+	struct problem tail = p;
+	tail.seg = NULL;
+	tail.n = N - CUT;
+	tail.q += CUT * w;
+	for (int i = 0; i < 3; i++)
+		tail.kv.k[i] += CUT * kw, tail.kv.v[i] += CUT * kw;
+	assert_int_equal(forward(d, &tail, part, NULL), 0);
+	double *want = kt_doubles((N - CUT) * w);
+	for (size_t i = 0; i < (N - CUT) * w; i++)
+		want[i] = (double)part[i];
+	kt_close(out + CUT * w, want, (N - CUT) * w, KT_TOL(1e-6));
+	free(want);
+	free(out);
+	free(part);
+	problem_done(&p);
+	dev_free(d);
+}
+
+#ifdef REDRAFT_DOUBLE
+static double loss_of(struct dev *d, const struct problem *p, real *out)
+{
+	double s = 0;
+	assert_int_equal(forward(d, p, out, NULL), 0);
+	for (int i = 0; i < p->n * p->nh * p->hd; i++)
+		s += (double)out[i] * (double)p->dout[i];
+	return s;
+}
+
+static void finite_differences(void **state)
+{
+	struct dev *d = kt_dev(state, 2);
+	struct problem p;
+	kt_seed(12);
+	problem_new(&p, 40, 4, 2, 8, 3, true);
+	size_t qn = (size_t)(p.n * p.nh * p.hd), kn = (size_t)(p.n * p.nkv * p.hd);
+	real *out = kt_reals(qn, 1), *lse = kt_reals(qn, 1), *dq = kt_reals(qn, 1);
+	assert_int_equal(forward(d, &p, out, lse), 0);
+	assert_int_equal(backward(d, &p, dq, out, lse), 0);
+	real *scratch = kt_reals(qn, 1);
+	for (int trial = 0; trial < 140; trial++) {
+		int which = trial % 7;
+		size_t n = which == 0 ? qn : kn, i = kt_u32() % n;
+		real *x = which == 0 ? p.q : (real *)(uintptr_t)(which < 4 ? p.kv.k[which - 1] : p.kv.v[which - 4]);
+		real g = which == 0 ? dq[i] : which < 4 ? p.kv.dk[which - 1][i] : p.kv.dv[which - 4][i];
+		double eps = 1e-5, keep = x[i];
+		x[i] = keep + eps;
+		double up = loss_of(d, &p, scratch);
+		x[i] = keep - eps;
+		double down = loss_of(d, &p, scratch);
+		x[i] = keep;
+		assert_true(!(fabs((up - down) / (2 * eps) - g) > 1e-8 + 1e-6 * fabs(g)) && isfinite(g));
+	}
+	free(out);
+	free(lse);
+	free(dq);
+	free(scratch);
+	problem_done(&p);
+	dev_free(d);
+}
+#endif
+
+static void bad_input(void **state)
+{
+	struct dev *d = kt_dev(state, 1);
+	struct problem p;
+	kt_seed(13);
+	problem_new(&p, 4, 2, 2, 4, 2, true);
+	real out[64], lse[16];
+	p.seg[1] = 2; /* a run that begins after its own row */
+	assert_int_equal(forward(d, &p, out, lse), -EINVAL);
+	p.seg[1] = 0;
+	p.nh = 3;
+	assert_int_equal(forward(d, &p, out, lse), -EINVAL);
+	p.nh = 2;
+	p.kv.n_steps = 0;
+	assert_int_equal(forward(d, &p, out, lse), -EINVAL);
+	p.kv.n_steps = TTT_MAX_STEPS + 1;
+	assert_int_equal(backward(d, &p, out, out, lse), -EINVAL);
+	p.kv.n_steps = 2;
+	p.n = 0;
+	assert_int_equal(forward(d, &p, out, lse), 0);
+	assert_int_equal(backward(d, &p, out, out, lse), 0);
+	problem_done(&p);
+	dev_free(d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		KT_TESTS(against_reference), KT_TESTS(same_for_any_threads), KT_TESTS(packing), KT_TESTS(bad_input),
+#ifdef REDRAFT_DOUBLE
+		KT_TESTS(finite_differences),
+#endif
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
