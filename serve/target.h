@@ -2,9 +2,10 @@
  * weights and its fingerprint.
  *
  * Opening reads the file once for the weights and once, on a second thread,
- * for the fingerprint (contracts.md, "Fingerprints"): SHA-256 over the canonical
- * Hugging Face tensors, the tokenizer and the boundaries. The mapping is
- * kept: the chat template and names are read from it.
+ * for the fingerprint. target_fp = SHA-256 over, as text, "redraft-target-1\n", the
+ * hex fingerprint of the target's tensors (schemas/fingerprint.c's layout, all bf16,
+ * Hugging Face names), "\n", the tokenizer's hex, "\n", the boundaries "2,15,27",
+ * "\n". The mapping is kept: the chat template is read from it.
  * Threads: read-only after target_open, except that `model` belongs to the engine.
  */
 #pragma once
@@ -20,7 +21,7 @@ struct target {
 	struct tokenizer *tokenizer; /* owned */
 	struct llama *model;         /* owned; packed on the dev given to target_open */
 	struct llama_config cfg;
-	char name[96];               /* general.name, else the file's name without .gguf */
+	char name[96];               /* the file's name without .gguf */
 	char fp[65];                 /* target_fp */
 	uint64_t eog_ids[8];         /* tokens that end a generation */
 	int n_eog;
@@ -28,6 +29,9 @@ struct target {
 	const char *chat_template;   /* into the mapping, not NUL-terminated; NULL = none */
 	size_t chat_template_len;
 };
+
+/* The hex fingerprint of the tensors alone, tensor by tensor so that only one is held expanded. */
+int MUSTCHECK target_tensors_sha(const struct gguf *g, const struct llama_config *c, char ret_hex[static 65], struct errtext *e);
 
 /* type: how weights are kept (DT_BF16 to serve). max_context is clipped to what the
  * model was trained for. Wrong file, arch or shape: -EINVAL with e. */
