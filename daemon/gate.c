@@ -1,0 +1,214 @@
+/* A bound that stays valid however often one looks, by betting.
+ *
+ * To doubt "the mean is at most m", bet: start with capital 1 and multiply it, for
+ * each x in [-1, 1], by 1 + c (x - m) / (1 + m) with a fixed 0 < c < 1. The factor is
+ * never negative, and if the mean (given the past) is at most m the capital is a
+ * supermartingale, so by Ville's inequality it ever reaches 1/alpha with probability
+ * at most alpha. An average over a few c is one too, which saves guessing the right
+ * stake. The lower bound is the largest m that has been doubted away; the factor
+ * falls in m, so bisection finds it. The upper bound is the same on -x. The capital
+ * does not depend on the order of the requests. (Waudby-Smith and Ramdas,
+ * "Estimating means of bounded random variables by betting".)
+ *
+ * A domain that is worse beyond doubt vetoes: its bound is taken at alpha divided by
+ * the number of domains.
+ */
+#include "daemon/gate.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double gate_stakes[] = {0.3, 0.6, 0.9};
+enum { GATE_N_STAKES = sizeof gate_stakes / sizeof *gate_stakes };
+
+/* log of the capital won against "the mean is at most m" */
+static double gate_log_capital(const double *x, int n, double m)
+{
+	double best = -HUGE_VAL, log_of[GATE_N_STAKES], sum = 0;
+
+	for (int k = 0; k < GATE_N_STAKES; k++) {
+		double c = gate_stakes[k], log_capital = 0;
+
+		for (int i = 0; i < n; i++)
+			log_capital += log1p(c * ((x[i] + 1) / (1 + m) - 1));
+		log_of[k] = log_capital;
+		best = fmax(best, log_capital);
+	}
+	for (int k = 0; k < GATE_N_STAKES; k++)
+		sum += exp(log_of[k] - best);
+	return best + log(sum / GATE_N_STAKES);
+}
+
+double gate_lower(const double *x, int n, double alpha)
+{
+	double lo = -1, hi = 1, need = -log(alpha);
+
+	for (int i = 0; i < 50; i++) {
+		double m = lo + (hi - lo) / 2;
+
+		if (gate_log_capital(x, n, m) >= need)
+			lo = m;
+		else
+			hi = m;
+	}
+	return lo;
+}
+
+int gate_read_pairs(const json_t *pairs, struct gate_pair *ret, int max, struct errtext *e)
+{
+	size_t n = json_array_size(pairs);
+
+	if (!json_is_array(pairs))
+		return errtext_set(e, -EINVAL, "pairs is not a list");
+	if (n > (size_t)max)
+		n = (size_t)max;
+	for (size_t i = 0; i < n; i++) {
+		const json_t *p = json_array_get(pairs, i), *rounds = json_object_get(p, "rounds");
+		const json_t *live = json_object_get(p, "live_al"), *candidate = json_object_get(p, "candidate_al");
+		const char *domain = json_string_value(json_object_get(p, "domain"));
+		struct gate_pair *g = &ret[i];
+
+		if (!domain || strlen(domain) >= sizeof g->domain || !json_is_number(rounds) || !json_is_number(live) ||
+		    !json_is_number(candidate))
+			return errtext_set(e, -EINVAL, "pair %zu lacks domain, rounds, live_al or candidate_al", i);
+		snprintf(g->domain, sizeof g->domain, "%s", domain);
+		g->rounds = json_number_value(rounds);
+		g->live_al = json_number_value(live);
+		g->candidate_al = json_number_value(candidate);
+		if (!(g->live_al >= 1 && g->live_al <= 64) || !(g->candidate_al >= 1 && g->candidate_al <= 64) ||
+		    !(g->rounds > 0 && g->rounds < 1e9))
+			return errtext_set(e, -EINVAL, "pair %zu: accept lengths are 1 to 64 and rounds above 0", i);
+	}
+	return (int)n;
+}
+
+/* Means and bounds over the pairs of one domain (NULL = all). x: room for n. */
+static void gate_measure(const struct gate_rules *g, const struct gate_pair *p, int n, const char *domain, double alpha,
+			 double *x, struct gate_domain *ret)
+{
+	double live = 0, candidate = 0, sum = 0;
+	int k = 0;
+
+	for (int i = 0; i < n; i++) {
+		double d = (p[i].candidate_al - p[i].live_al) / g->clip;
+
+		if (domain && strcmp(domain, p[i].domain))
+			continue;
+		live += p[i].live_al;
+		candidate += p[i].candidate_al;
+		x[k] = d < -1 ? -1 : d > 1 ? 1 : d;
+		sum += x[k++];
+	}
+	*ret = (struct gate_domain){.requests = k};
+	snprintf(ret->domain, sizeof ret->domain, "%s", domain ? domain : "");
+	if (!k)
+		return;
+	ret->live_al = live / k;
+	ret->candidate_al = candidate / k;
+	ret->difference = g->clip * sum / k;
+	ret->lower = g->clip * gate_lower(x, k, alpha);
+	for (int i = 0; i < k; i++)
+		x[i] = -x[i];
+	ret->upper = -g->clip * gate_lower(x, k, alpha);
+}
+
+static int gate_domains(const struct gate_pair *p, int n, char names[GATE_MAX_DOMAINS][32])
+{
+	int k = 0;
+
+	for (int i = 0; i < n; i++) {
+		int j = 0;
+
+		while (j < k && strcmp(names[j], p[i].domain))
+			j++;
+		if (j == k && k < GATE_MAX_DOMAINS)
+			memcpy(names[k++], p[i].domain, sizeof names[0]);
+	}
+	return k;
+}
+
+/* The sentence goes through JSON, the journal and a terminal: keep it plain. */
+static void PRINTF(3, 4) gate_say(struct gate_verdict *v, enum gate_outcome outcome, const char *fmt, ...)
+{
+	va_list ap;
+
+	v->outcome = outcome;
+	va_start(ap, fmt);
+	vsnprintf(v->reason, sizeof v->reason, fmt, ap);
+	va_end(ap);
+	for (char *c = v->reason; *c; c++)
+		if ((unsigned char)*c < 32 || (unsigned char)*c > 126)
+			*c = '?';
+}
+
+static void gate_first(const struct gate_rules *g, struct gate_verdict *v)
+{
+	if (v->all.candidate_al >= g->first_min_al)
+		gate_say(v, GATE_ACCEPT, "first version: accept length %.3f on %d requests, at least %.2f pays",
+			 v->all.candidate_al, v->all.requests, g->first_min_al);
+	else
+		gate_say(v, GATE_REJECT, "first version: accept length %.3f on %d requests is below the %.2f that pays",
+			 v->all.candidate_al, v->all.requests, g->first_min_al);
+}
+
+void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, uint32_t live, struct gate_verdict *ret)
+{
+	char names[GATE_MAX_DOMAINS][32];
+	const struct gate_domain *worse = NULL, *d;
+	double *x = n ? malloc((size_t)n * sizeof *x) : NULL;
+
+	*ret = (struct gate_verdict){.outcome = GATE_UNDECIDED};
+	if (!x) {
+		gate_say(ret, GATE_UNDECIDED, "no held-out requests yet");
+		return;
+	}
+	ret->n_domains = gate_domains(p, n, names);
+	gate_measure(g, p, n, NULL, g->alpha, x, &ret->all);
+	for (int i = 0; i < ret->n_domains; i++) {
+		gate_measure(g, p, n, names[i], g->alpha / ret->n_domains, x, &ret->domains[i]);
+		d = &ret->domains[i];
+		if (d->requests >= GATE_DOMAIN_MIN && d->upper < 0 && (!worse || d->difference < worse->difference))
+			worse = d;
+	}
+	free(x);
+	d = &ret->all;
+	if (n < g->min_requests)
+		gate_say(ret, GATE_UNDECIDED, "%d held-out requests of the %lld needed", n, (long long)g->min_requests);
+	else if (!live)
+		gate_first(g, ret);
+	else if (d->upper < 0)
+		gate_say(ret, GATE_REJECT, "accept length %.3f against %.3f on %d requests: worse by at least %.3f",
+			 d->candidate_al, d->live_al, n, -d->upper);
+	else if (worse)
+		gate_say(ret, GATE_REJECT, "domain %s worse: accept length %.3f against %.3f on %d requests", worse->domain,
+			 worse->candidate_al, worse->live_al, worse->requests);
+	else if (d->lower > 0)
+		gate_say(ret, GATE_ACCEPT, "accept length %.3f against %.3f on %d requests: better by at least %.3f",
+			 d->candidate_al, d->live_al, n, d->lower);
+	else
+		gate_say(ret, GATE_UNDECIDED, "accept length %.3f against %.3f on %d requests: between %+.3f and %+.3f",
+			 d->candidate_al, d->live_al, n, d->lower, d->upper);
+}
+
+static json_t *gate_domain_json(const struct gate_domain *d)
+{
+	return json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "requests", d->requests, "live_al", d->live_al, "candidate_al",
+			 d->candidate_al, "difference", d->difference, "lower", d->lower, "upper", d->upper);
+}
+
+json_t *gate_json(const struct gate_rules *g, const struct gate_verdict *v)
+{
+	static const char *const names[] = {"accepted", "rejected", "undecided"};
+	json_t *domains = json_object(), *j = gate_domain_json(&v->all);
+
+	for (int i = 0; domains && i < v->n_domains; i++) /* a name that is not UTF-8 cannot come out of JSON */
+		(void)json_object_set_new(domains, v->domains[i].domain, gate_domain_json(&v->domains[i]));
+	if (!j || !domains || json_object_set_new(j, "verdict", json_string(names[v->outcome])) < 0 ||
+	    json_object_set_new(j, "reason", json_string(v->reason)) < 0 ||
+	    json_object_set_new(j, "alpha", json_real(g->alpha)) < 0 ||
+	    json_object_set_new(j, "clip", json_real(g->clip)) < 0 || json_object_set_new(j, "domains", domains) < 0) {
+		json_decref(j);
+		return NULL;
+	}
+	return j;
+}

@@ -1,0 +1,53 @@
+/* The gate: is the candidate better than what is live, on the same requests?
+ *
+ * Unit: one request. x = candidate's accept length - live's, clipped to
+ * +-clip, so the mean that is judged is bounded and one odd request cannot decide.
+ * The bound on the mean is a betting confidence sequence: it holds at every moment
+ * at once, so the gate may look as often as it likes and stop when it has seen
+ * enough; no distribution is assumed. gate.c derives it.
+ *
+ * Pure functions; no clock, no sockets.
+ */
+#pragma once
+#include <jansson.h>
+#include <stdint.h>
+#include "daemon/base/err.h"
+
+enum { GATE_MAX_PAIRS = 4096, GATE_MAX_DOMAINS = 16, GATE_DOMAIN_MIN = 4 };
+
+struct gate_rules {
+	int64_t min_requests; /* fewer: undecided */
+	double alpha;         /* wrong acceptances (and, apart from that, wrong rejections) at most this often */
+	double clip;          /* accept length; differences beyond count as this much */
+	double first_min_al;  /* nothing live: accepted from this accept length on */
+};
+
+struct gate_pair {
+	char domain[32];
+	double rounds, live_al, candidate_al;
+};
+
+enum gate_outcome { GATE_ACCEPT, GATE_REJECT, GATE_UNDECIDED };
+
+struct gate_domain {
+	char domain[32];
+	int requests;
+	double live_al, candidate_al, difference, lower, upper; /* difference and bounds: of the clipped mean */
+};
+
+struct gate_verdict {
+	enum gate_outcome outcome;
+	struct gate_domain all; /* domain "" */
+	int n_domains;
+	struct gate_domain domains[GATE_MAX_DOMAINS];
+	char reason[160]; /* one sentence */
+};
+
+/* A bound from below on the mean of n numbers within [-1, 1], valid at all n at once
+ * with probability 1 - alpha. n 0: -1. */
+double gate_lower(const double *x, int n, double alpha);
+/* pairs of an Evaluate reply, checked: domain text, finite numbers, accept lengths in
+ * [1, 64]. Returns how many were read into ret (at most max); -EINVAL with e. */
+int MUSTCHECK gate_read_pairs(const json_t *pairs, struct gate_pair *ret, int max, struct errtext *e);
+void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, uint32_t live, struct gate_verdict *ret);
+json_t *gate_json(const struct gate_rules *g, const struct gate_verdict *v); /* new reference */

@@ -1,0 +1,515 @@
+/* What follows what, when nobody interferes: candidates are judged, the accepted
+ * one is loaded, compared and activated, and the server is brought to where the
+ * state says whenever it is found elsewhere. What operators say is in
+ * rollout_verbs.c. After every event ro_next starts whatever is due, so no rule has
+ * to remember to.
+ */
+#include "daemon/rollout.h"
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/rollout_steps.h"
+
+/* ---- building blocks ---- */
+
+struct ro_action *ro_do(struct ro_actions *a, enum ro_action_kind kind, uint32_t version)
+{
+	static struct ro_action spill;
+	struct ro_action *x = a->n < RO_MAX_ACTIONS ? &a->a[a->n++] : &spill;
+
+	*x = (struct ro_action){.kind = kind, .version = version};
+	return x;
+}
+
+void ro_say(struct ro_actions *a, const char *fmt, ...)
+{
+	struct ro_action *x = ro_do(a, RO_DO_LOG, 0);
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(x->text, sizeof x->text, fmt, ap);
+	va_end(ap);
+}
+
+struct version_entry *rollout_find(const struct rollout *r, uint32_t number)
+{
+	for (int i = 0; number && i < r->s.n_versions; i++)
+		if (r->s.versions[i].number == number)
+			return &r->s.versions[i];
+	return NULL;
+}
+
+void ro_mark(struct rollout *r, uint32_t version, enum version_state state, const char *fmt, ...)
+{
+	struct version_entry *v = rollout_find(r, version);
+	va_list ap;
+
+	if (!v)
+		return;
+	v->state = state;
+	va_start(ap, fmt);
+	vsnprintf(v->reason, sizeof v->reason, fmt, ap);
+	va_end(ap);
+}
+
+void ro_verdict(struct ro_actions *a, uint32_t version, const char *verdict, const char *fmt, ...)
+{
+	struct ro_action *x = ro_do(a, RO_DO_VERDICT, version);
+	va_list ap;
+
+	x->verdict = verdict;
+	va_start(ap, fmt);
+	vsnprintf(x->text, sizeof x->text, fmt, ap);
+	va_end(ap);
+}
+
+void ro_answer(struct ro_actions *a, enum ro_event_kind verb, const char *error, const char *fmt, ...)
+{
+	struct ro_action *x = ro_do(a, RO_DO_ANSWER, 0);
+	va_list ap;
+
+	x->verb = verb;
+	x->error = error;
+	va_start(ap, fmt);
+	vsnprintf(x->text, sizeof x->text, fmt, ap);
+	va_end(ap);
+}
+
+/* The newest version below `below` that has served and is not quarantined. */
+uint32_t ro_older(const struct rollout *r, uint32_t below)
+{
+	for (int i = r->s.n_versions - 1; i >= 0; i--) {
+		const struct version_entry *v = &r->s.versions[i];
+
+		if (v->number < below && (v->state == VS_PREVIOUS || v->state == VS_RETIRED))
+			return v->number;
+	}
+	return 0;
+}
+
+void ro_set_live(struct rollout *r, uint32_t version)
+{
+	struct version_entry *old = rollout_find(r, r->s.live), *prev = rollout_find(r, r->s.previous);
+	uint32_t next;
+
+	if (version == r->s.live)
+		return;
+	if (prev && prev->state == VS_PREVIOUS)
+		prev->state = VS_RETIRED;
+	if (old && old->state == VS_LIVE)
+		old->state = VS_RETIRED;
+	if (version)
+		ro_mark(r, version, VS_LIVE, "%s", "");
+	/* Going back keeps no way forward to what was left: previous is what stood below. */
+	next = old && old->state == VS_RETIRED ? old->number : ro_older(r, version);
+	r->s.live = version;
+	r->s.previous = next;
+	prev = rollout_find(r, next);
+	if (prev)
+		prev->state = VS_PREVIOUS;
+}
+
+void ro_rebase(const struct rollout *r, struct ro_actions *a, const char *why)
+{
+	const struct version_entry *base = rollout_find(r, r->s.base);
+	uint32_t to = r->s.live;
+
+	if (!to && base && base->state != VS_QUARANTINED)
+		to = base->number;
+	if (to)
+		snprintf(ro_do(a, RO_DO_REBASE, to)->text, RO_TEXT, "%s", why);
+}
+
+void ro_drop_pending(struct rollout *r, struct ro_actions *a, const char *why)
+{
+	for (int i = 0; i < r->s.n_versions; i++) {
+		struct version_entry *v = &r->s.versions[i];
+
+		if (v->state != VS_CANDIDATE && v->state != VS_GATED)
+			continue;
+		ro_mark(r, v->number, VS_REJECTED, "%s", why);
+		ro_verdict(a, v->number, "superseded", "%s", why);
+	}
+	r->eval.running = false;
+	r->eval.id++;
+}
+
+void ro_op_end(struct rollout *r)
+{
+	r->op.phase = RO_IDLE;
+	r->op.id++;
+}
+
+void ro_load(struct rollout *r, struct ro_actions *a, enum ro_why why, uint32_t version)
+{
+	r->op.phase = RO_LOADING;
+	r->op.why = why;
+	r->op.version = version;
+	ro_do(a, RO_DO_LOAD, version)->id = ++r->op.id;
+}
+
+void ro_activate(struct rollout *r, struct ro_actions *a, uint32_t version, bool all, bool checked)
+{
+	struct ro_action *x = ro_do(a, RO_DO_ACTIVATE, version);
+
+	r->op.phase = RO_ACTIVATING;
+	r->op.version = version;
+	x->id = ++r->op.id;
+	x->all = all;
+	x->checked = checked;
+	x->generation = r->serve_generation;
+	x->by_operator = r->op.why == RO_WHY_OPERATOR || r->op.why == RO_WHY_BACK;
+}
+
+/* ---- candidates ---- */
+
+static uint32_t ro_newest(const struct rollout *r, enum version_state state)
+{
+	for (int i = r->s.n_versions - 1; i >= 0; i--)
+		if (r->s.versions[i].state == state)
+			return r->s.versions[i].number;
+	return 0;
+}
+
+static int ro_on_submitted(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	size_t n = (size_t)r->s.n_versions;
+	struct version_entry *v = realloc(r->s.versions, (n + 1) * sizeof *v);
+
+	if (!v)
+		return -ENOMEM;
+	r->s.versions = v;
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].state != VS_CANDIDATE)
+			continue;
+		ro_mark(r, v[i].number, VS_REJECTED, "superseded by version %u before it was judged", ev->version);
+		ro_verdict(a, v[i].number, "superseded", "version %u came before a verdict", ev->version);
+	}
+	v[n] = (struct version_entry){.number = ev->version, .state = VS_CANDIDATE};
+	r->s.n_versions++;
+	r->s.next_number = ev->version + 1;
+	if (!r->s.base)
+		r->s.base = ev->version;
+	r->eval.running = false;
+	r->eval.id++;
+	r->eval.since_us = r->eval.again_us = ev->now_us;
+	ro_say(a, "version %u submitted, made from version %u; next: the gate", ev->version, ev->parent);
+	ro_do(a, RO_DO_SAVE, 0);
+	ro_do(a, RO_DO_COLLECT, 0);
+	return 0;
+}
+
+static void ro_accepted(struct rollout *r, uint32_t version, const char *why, struct ro_actions *a)
+{
+	uint32_t waiting = ro_newest(r, VS_GATED);
+
+	if (waiting) {
+		ro_mark(r, waiting, VS_REJECTED, "superseded by version %u before it went live", version);
+		if (r->told != waiting)
+			ro_verdict(a, waiting, "superseded", "version %u passed the gate as well", version);
+	}
+	ro_mark(r, version, VS_GATED, "%s", why);
+	r->rejects = r->tries = 0;
+	ro_say(a, "version %u passed the gate: %s", version, why);
+}
+
+static void ro_rejected(struct rollout *r, uint32_t version, const char *why, struct ro_actions *a)
+{
+	ro_mark(r, version, VS_REJECTED, "%s", why);
+	ro_verdict(a, version, "rejected", "%s", why);
+	ro_say(a, "version %u rejected: %s; the learner goes on", version, why);
+	if (++r->rejects >= r->rules.rejects_to_rebase && r->s.live) {
+		ro_rebase(r, a, "rejected too many times running");
+		ro_say(a, "%d rejections running; the learner goes back to version %u", r->rejects, r->s.live);
+		r->rejects = 0;
+	}
+}
+
+static void ro_on_evaluated(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	const char *why = ev->text ? ev->text : "";
+	uint32_t version = r->eval.version;
+
+	if (!r->eval.running || ev->id != r->eval.id)
+		return;
+	r->eval.running = false;
+	r->eval.again_us = ev->now_us + r->rules.retry_us;
+	if (ev->result == RO_NOBODY)
+		return;
+	if (r->eval.against != r->s.live) { /* judged against what is no longer live: look again at once */
+		r->eval.again_us = ev->now_us;
+		return;
+	}
+	if (ev->result == RO_OK) {
+		ro_accepted(r, version, why, a);
+	} else if (ev->result == RO_BAD) {
+		ro_rejected(r, version, why, a);
+	} else if (ev->now_us - r->eval.since_us >= r->rules.max_wait_us) {
+		ro_mark(r, version, VS_REJECTED, "superseded: still undecided; %.120s", why);
+		ro_verdict(a, version, "superseded", "undecided for too long; %.150s", why);
+		ro_say(a, "version %u superseded, undecided for too long: %.120s", version, why);
+	} else {
+		return; /* undecided and time left: nothing to save */
+	}
+	ro_do(a, RO_DO_SAVE, 0);
+}
+
+/* ---- going live ---- */
+
+static void ro_went_live(struct rollout *r, uint32_t version, const struct ro_event *ev, struct ro_actions *a)
+{
+	uint64_t interval = r->rules.interval_us;
+	uint64_t jitter = interval / 20 ? ev->random % (interval / 10 + 1) : 0; /* -5 % .. +5 % */
+
+	ro_set_live(r, version);
+	r->s.generation = r->serve_generation = ev->generation;
+	r->serve_live = version;
+	r->next_promotion_us = ev->now_us + interval - (interval / 20 ? interval / 20 : 0) + jitter;
+	r->tries = 0;
+	if (r->told != version)
+		ro_verdict(a, version, "accepted", "live");
+	r->told = 0;
+	ro_say(a, "version %u is live (generation %llu); version %u stays warm", version,
+	       (unsigned long long)ev->generation, r->s.previous);
+	ro_do(a, RO_DO_SAVE, 0);
+	ro_do(a, RO_DO_COLLECT, 0);
+}
+
+/* A version that cannot be served as it was made. Those that have served are
+ * quarantined, the others rejected; what was live makes room for the next older. */
+static void ro_unfit(struct rollout *r, uint32_t version, const char *why, struct ro_actions *a)
+{
+	struct version_entry *v = rollout_find(r, version);
+	bool served = v && (v->state == VS_LIVE || v->state == VS_PREVIOUS || v->state == VS_RETIRED);
+
+	if (!v)
+		return;
+	if (!served) {
+		if (v->state != VS_REJECTED && v->state != VS_QUARANTINED)
+			ro_rejected(r, version, why, a);
+	} else {
+		ro_mark(r, version, VS_QUARANTINED, "%s", why);
+		ro_verdict(a, version, "quarantined", "%s", why);
+		ro_say(a, "version %u quarantined: %s", version, why);
+		if (r->s.previous == version) {
+			r->s.previous = ro_older(r, version);
+			ro_mark(r, r->s.previous, VS_PREVIOUS, "%s", "");
+		}
+		if (r->s.live == version)
+			ro_set_live(r, r->s.previous ? r->s.previous : ro_older(r, version));
+		if (r->s.pin == version)
+			r->s.pin = 0;
+	}
+	ro_do(a, RO_DO_SAVE, 0);
+}
+
+static void ro_on_loaded(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	const char *why = ev->text ? ev->text : "";
+	bool operator = r->op.why == RO_WHY_OPERATOR;
+	uint32_t version = r->op.version;
+
+	if (r->op.phase != RO_LOADING || ev->id != r->op.id) {
+		if (ev->result == RO_OK && ev->version != r->s.live && ev->version != r->s.previous &&
+		    ev->version != r->op.version)
+			ro_do(a, RO_DO_UNLOAD, ev->version); /* a load that was cancelled meanwhile */
+		return;
+	}
+	if (r->op.why == RO_WHY_BACK) {
+		ro_back_loaded(r, ev, a);
+		return;
+	}
+	if (ev->result == RO_OK) {
+		ro_activate(r, a, version, false, r->op.why != RO_WHY_RESTORE);
+		return;
+	}
+	ro_op_end(r);
+	r->retry_us = ev->now_us + RO_RETRY_US;
+	if (ev->result == RO_NOBODY || ev->result == RO_HUNG) {
+		r->serve_up = false;
+		if (operator)
+			ro_answer(a, RO_PROMOTE, "io.redraft.ServerAbsent", "the server does not answer: %.150s", why);
+	} else if (ev->result == RO_LATER) {
+		if (operator)
+			ro_answer(a, RO_PROMOTE, "io.redraft.Busy", "the server cannot load now: %.150s", why);
+	} else {
+		if (ev->result == RO_MISMATCH)
+			ro_do(a, RO_DO_UNLOAD, version);
+		if (operator)
+			ro_answer(a, RO_PROMOTE, "io.redraft.BadVersion", "%s", why);
+		if (!operator || ev->result == RO_MISMATCH)
+			ro_unfit(r, version, why, a);
+	}
+}
+
+static void ro_on_activated(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	const char *why = ev->text ? ev->text : "";
+	bool operator = r->op.why == RO_WHY_OPERATOR;
+	uint32_t version = r->op.version;
+
+	if (r->op.phase != RO_ACTIVATING || ev->id != r->op.id)
+		return;
+	if (r->op.why == RO_WHY_BACK) {
+		ro_back_activated(r, ev, a);
+		return;
+	}
+	ro_op_end(r);
+	if (ev->result == RO_OK && r->op.why == RO_WHY_RESTORE) {
+		r->s.generation = r->serve_generation = ev->generation;
+		r->serve_live = version;
+		ro_say(a, "the server is back at version %u (generation %llu)", version, (unsigned long long)ev->generation);
+		ro_do(a, RO_DO_SAVE, 0);
+	} else if (ev->result == RO_OK) {
+		ro_went_live(r, version, ev, a);
+		if (operator) {
+			r->s.hold = false; /* the operator has decided what runs */
+			ro_answer(a, RO_PROMOTE, NULL, "%s", "");
+		}
+	} else {
+		r->retry_us = ev->now_us + RO_RETRY_US;
+		ro_do(a, RO_DO_LOOK, 0);
+		if (ev->result == RO_NOBODY || ev->result == RO_HUNG)
+			r->serve_up = false;
+		else if (ev->result == RO_BAD && r->op.why == RO_WHY_GATE && ++r->tries >= 3)
+			ro_unfit(r, version, why[0] ? why : "the server would not activate it", a);
+		if (operator)
+			ro_answer(a, RO_PROMOTE,
+				  ev->result == RO_GENERATION ? "io.redraft.GenerationMismatch"
+				  : ev->result == RO_BAD      ? "io.redraft.BadVersion"
+							      : "io.redraft.ServerAbsent",
+				  "%s", why);
+	}
+}
+
+/* ---- who is there ---- */
+
+static void ro_on_server(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	struct version_entry *v = rollout_find(r, ev->version);
+
+	if (!r->serve_up)
+		ro_say(a, "the server is there, with version %u (generation %llu)", ev->version,
+		       (unsigned long long)ev->generation);
+	r->serve_up = true;
+	r->serve_generation = ev->generation;
+	r->serve_live = ev->version;
+	if (r->op.phase != RO_IDLE)
+		return; /* what runs will say where it ended */
+	if (ev->version == r->s.live) {
+		if (r->s.generation != ev->generation) {
+			r->s.generation = ev->generation;
+			ro_do(a, RO_DO_SAVE, 0);
+		}
+	} else if (ev->by_operator && ev->generation >= r->s.generation && (v || !ev->version)) {
+		ro_adopt_override(r, ev, a);
+	} else if (v && v->state == VS_GATED && ev->by_daemon && ev->generation > r->s.generation) {
+		ro_went_live(r, ev->version, ev, a); /* we died between its answer and our journal */
+	} else if (v && v->state != VS_QUARANTINED && !r->s.live && !r->s.generation && ev->generation) {
+		ro_set_live(r, ev->version); /* our state was lost; the server's word is all there is */
+		r->s.generation = ev->generation;
+		ro_say(a, "no state of our own; taking version %u from the server", ev->version);
+		ro_do(a, RO_DO_SAVE, 0);
+	}
+}
+
+static void ro_on_learner(struct rollout *r, struct ro_actions *a)
+{
+	const struct version_entry *v;
+
+	if (!r->learn_up)
+		ro_say(a, "the learner is there");
+	r->learn_up = true;
+	if (r->greeted || !r->s.n_versions)
+		return;
+	/* First meeting since our start: it may have missed what became of its last version. */
+	r->greeted = true;
+	v = &r->s.versions[r->s.n_versions - 1];
+	if (v->state == VS_REJECTED || v->state == VS_QUARANTINED)
+		ro_verdict(a, v->number, v->state == VS_REJECTED ? "rejected" : "quarantined", "%.150s", v->reason);
+	else if (v->state != VS_CANDIDATE && v->state != VS_GATED)
+		ro_verdict(a, v->number, "accepted", "%s", version_state_name(v->state));
+}
+
+/* ---- what is due ---- */
+
+static bool ro_may_promote(const struct rollout *r, uint64_t now_us)
+{
+	return !r->s.pin && !r->s.hold && !r->s.paused && now_us >= r->next_promotion_us;
+}
+
+static void ro_next(struct rollout *r, uint64_t now_us, struct ro_actions *a)
+{
+	uint32_t gated = ro_newest(r, VS_GATED), candidate = ro_newest(r, VS_CANDIDATE);
+
+	if (r->op.phase == RO_IDLE && r->serve_up && now_us >= r->retry_us && r->serve_live != r->s.live) {
+		ro_say(a, "the server has version %u live and should have %u; moving it", r->serve_live, r->s.live);
+		r->op.why = RO_WHY_RESTORE;
+		if (r->s.live)
+			ro_load(r, a, RO_WHY_RESTORE, r->s.live);
+		else
+			ro_activate(r, a, 0, false, false);
+	} else if (r->op.phase == RO_IDLE && r->serve_up && now_us >= r->retry_us && gated && ro_may_promote(r, now_us)) {
+		ro_load(r, a, RO_WHY_GATE, gated);
+	}
+	if (gated && gated != r->told && (r->op.phase == RO_IDLE || r->op.version != gated)) {
+		/* It has to wait for its turn; the learner need not. */
+		r->told = gated;
+		ro_verdict(a, gated, "accepted", "gated; waiting for its turn");
+	}
+	if (candidate && r->learn_up && !r->eval.running && now_us >= r->eval.again_us) {
+		struct ro_action *x = ro_do(a, RO_DO_EVALUATE, candidate);
+
+		r->eval.running = true;
+		r->eval.version = candidate;
+		x->against = r->eval.against = r->s.live;
+		x->id = ++r->eval.id;
+	}
+}
+
+void rollout_init(struct rollout *r, struct store_state *s, const struct rollout_rules *rules, uint64_t now_us)
+{
+	*r = (struct rollout){.s = *s, .rules = *rules};
+	*s = (struct store_state){0};
+	if (r->s.live)
+		r->next_promotion_us = now_us + rules->interval_us;
+	r->eval.since_us = now_us;
+}
+
+void rollout_done(struct rollout *r)
+{
+	store_state_done(&r->s);
+}
+
+int rollout_apply(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	int res = 0;
+
+	a->n = 0;
+	switch (ev->kind) {
+	case RO_SUBMITTED: res = ro_on_submitted(r, ev, a); break;
+	case RO_EVALUATED: ro_on_evaluated(r, ev, a); break;
+	case RO_LOADED: ro_on_loaded(r, ev, a); break;
+	case RO_ACTIVATED: ro_on_activated(r, ev, a); break;
+	case RO_SERVER: ro_on_server(r, ev, a); break;
+	case RO_SERVER_GONE:
+		if (r->serve_up)
+			ro_say(a, "the server is gone; waiting for it");
+		r->serve_up = false;
+		break;
+	case RO_LEARNER: ro_on_learner(r, a); break;
+	case RO_LEARNER_GONE:
+		if (r->learn_up)
+			ro_say(a, "the learner is gone; serving and rollback go on");
+		r->learn_up = false;
+		break;
+	case RO_PROMOTE: ro_on_promote(r, ev, a); break;
+	case RO_ROLLBACK: ro_on_rollback(r, ev, a); break;
+	case RO_PIN: ro_on_pin(r, ev, a); break;
+	case RO_UNPIN: ro_on_unpin(r, ev, a); break;
+	case RO_TICK:
+	case RO_N_EVENTS: break;
+	}
+	if (!res)
+		ro_next(r, ev->now_us, a);
+	return res;
+}

@@ -1,0 +1,131 @@
+/* The rollout as one pure function: (state, event) -> (state, actions).
+ *
+ * Nothing here does anything: no sockets, no files, no clock (the event brings the
+ * time), no randomness (the event brings that too). act.c carries the actions out
+ * and turns their results into the next events. The table of what follows what is
+ * in daemon/README.md.
+ *
+ * Serving acts first, memory and journal second: a version becomes live here only
+ * when the server said so, and a rollback is sent to the server before anything is
+ * written. One operation runs against the server at a time; an answer that carries
+ * an old id is stale and changes nothing.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "daemon/base/err.h"
+#include "schemas/manifest.h"
+
+enum { RO_MAX_ACTIONS = 48, RO_TEXT = 200, RO_RETRY_US = 3000000 };
+
+struct rollout_rules {
+	uint64_t interval_us;  /* promotions at most this often (jitter of 5 %) */
+	uint64_t max_wait_us;  /* a candidate undecided for longer is superseded */
+	uint64_t retry_us;     /* between two looks at an undecided candidate */
+	int rejects_to_rebase; /* this many rejections running send the learner back to live */
+};
+
+enum ro_phase { RO_IDLE, RO_LOADING, RO_ACTIVATING };
+enum ro_why {
+	RO_WHY_GATE,     /* a gated version goes live */
+	RO_WHY_OPERATOR, /* Promote */
+	RO_WHY_RESTORE,  /* the server is not where the state says */
+	RO_WHY_BACK,     /* Rollback */
+};
+
+struct ro_op {
+	enum ro_phase phase;
+	enum ro_why why;
+	uint32_t id, version;
+	uint32_t to, left; /* WHY_BACK: where it goes in the end, what it leaves */
+	bool tried_load;   /* WHY_BACK */
+};
+
+struct ro_eval {
+	bool running;
+	uint32_t id, version, against;
+	uint64_t since_us, again_us; /* when the candidate came; when to look (again) */
+};
+
+struct rollout {
+	struct store_state s; /* what is saved */
+	struct rollout_rules rules;
+	/* known for now, forgotten by a restart */
+	bool serve_up, learn_up, greeted;
+	uint64_t serve_generation;
+	uint32_t serve_live;
+	struct ro_op op;
+	struct ro_eval eval;
+	uint64_t next_promotion_us, retry_us; /* not before */
+	uint32_t told;                        /* gated version whose verdict the learner has */
+	int rejects, tries;
+};
+
+enum ro_event_kind {
+	RO_SUBMITTED, /* version, parent */
+	RO_EVALUATED, /* id, result: RO_OK accept, RO_BAD reject, RO_LATER undecided, RO_NOBODY; text */
+	RO_LOADED,    /* id, version, result: RO_OK, RO_MISMATCH, RO_BAD, RO_LATER, RO_NOBODY; text */
+	RO_ACTIVATED, /* id, result: RO_OK (generation), RO_GENERATION, RO_BAD, RO_NOBODY, RO_HUNG; text */
+	RO_TICK,
+	RO_SERVER,    /* generation, version (its live), by_operator, by_daemon */
+	RO_SERVER_GONE,
+	RO_LEARNER,
+	RO_LEARNER_GONE,
+	RO_PROMOTE,   /* version, expected (-1 = no check) */
+	RO_ROLLBACK,  /* text: who */
+	RO_PIN,       /* version, 0 = live */
+	RO_UNPIN,
+	RO_N_EVENTS
+};
+enum ro_result { RO_OK, RO_BAD, RO_MISMATCH, RO_LATER, RO_GENERATION, RO_NOBODY, RO_HUNG };
+
+struct ro_event {
+	enum ro_event_kind kind;
+	uint64_t now_us;
+	uint32_t random; /* any; jitter */
+	uint32_t id, version, parent;
+	enum ro_result result;
+	uint64_t generation;
+	int64_t expected;
+	bool by_operator, by_daemon;
+	const char *text; /* borrowed; may be NULL */
+};
+
+enum ro_action_kind {
+	RO_DO_EVALUATE, /* id, version, against */
+	RO_DO_LOAD,     /* id, version */
+	RO_DO_ACTIVATE, /* id, version, all, generation (checked when checked) */
+	RO_DO_UNLOAD,   /* version */
+	RO_DO_VERDICT,  /* version, verdict, text: to the learner */
+	RO_DO_REBASE,   /* version, text: to the learner */
+	RO_DO_SAVE,     /* write the state; again later when it fails */
+	RO_DO_COLLECT,  /* remove versions nobody needs */
+	RO_DO_LOOK,     /* ask the server where it is */
+	RO_DO_ANSWER,   /* an operator waits: verb, result, version = what was quarantined, text */
+	RO_DO_LOG,      /* text */
+};
+
+struct ro_action {
+	enum ro_action_kind kind;
+	uint32_t id, version, against;
+	bool all, checked, by_operator;
+	uint64_t generation;
+	const char *verdict;    /* "accepted", ...: static */
+	enum ro_event_kind verb; /* DO_ANSWER: RO_PROMOTE, RO_ROLLBACK, RO_PIN, RO_UNPIN */
+	const char *error;      /* DO_ANSWER: NULL = done, else the error's name: static */
+	char text[RO_TEXT];
+};
+
+struct ro_actions {
+	int n;
+	struct ro_action a[RO_MAX_ACTIONS];
+};
+
+/* s is taken. now_us: promotions wait one interval from here when something is live. */
+void rollout_init(struct rollout *r, struct store_state *s, const struct rollout_rules *rules, uint64_t now_us);
+void rollout_done(struct rollout *r);
+/* -ENOMEM (RO_SUBMITTED only): nothing changed. */
+int MUSTCHECK rollout_apply(struct rollout *r, const struct ro_event *ev, struct ro_actions *ret);
+struct version_entry *rollout_find(const struct rollout *r, uint32_t number); /* or NULL; valid until the next submit */
+/* Where a rollback would go now; 0 = no draft. */
+uint32_t rollout_back_to(const struct rollout *r);

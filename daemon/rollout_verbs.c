@@ -1,0 +1,177 @@
+/* What operators say: promote, rollback, pin, unpin, and a rollback said to the
+ * server directly while we were away.
+ *
+ * Rollback is the one that must always work. It asks nothing, waits for nothing and
+ * cancels what runs. The order is: the server first (activate what is warm; load it
+ * when it is not; no draft at all when that fails too), then memory, then the disk.
+ * A server that is not running needs no moving: it will start from the state.
+ */
+#include <string.h>
+#include "daemon/rollout_steps.h"
+
+void ro_on_promote(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	const struct version_entry *v = rollout_find(r, ev->version);
+
+	if (!v)
+		ro_answer(a, RO_PROMOTE, "io.redraft.BadVersion", "there is no version %u", ev->version);
+	else if (ev->expected >= 0 && (uint64_t)ev->expected != r->s.generation)
+		ro_answer(a, RO_PROMOTE, "io.redraft.GenerationMismatch", "the generation is %llu, not %lld",
+			  (unsigned long long)r->s.generation, (long long)ev->expected);
+	else if (v->state == VS_QUARANTINED)
+		ro_answer(a, RO_PROMOTE, "io.redraft.BadVersion", "version %u is quarantined: %.120s", ev->version, v->reason);
+	else if (r->s.pin && r->s.pin != ev->version)
+		ro_answer(a, RO_PROMOTE, "io.redraft.BadVersion", "version %u is pinned; unpin first", r->s.pin);
+	else if (r->op.phase != RO_IDLE)
+		ro_answer(a, RO_PROMOTE, "io.redraft.Busy", "version %u is being switched to; try again", r->op.version);
+	else if (!r->serve_up)
+		ro_answer(a, RO_PROMOTE, "io.redraft.ServerAbsent", "the server does not answer; nothing was changed");
+	else if (ev->version == r->s.live && r->serve_live == r->s.live)
+		ro_answer(a, RO_PROMOTE, NULL, "version %u is live already", ev->version);
+	else
+		ro_load(r, a, RO_WHY_OPERATOR, ev->version);
+}
+
+uint32_t rollout_back_to(const struct rollout *r)
+{
+	const struct version_entry *v = rollout_find(r, r->s.previous);
+
+	if (v && v->number != r->s.live && (v->state == VS_PREVIOUS || v->state == VS_RETIRED))
+		return v->number;
+	return ro_older(r, r->s.live);
+}
+
+void ro_on_rollback(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	if (r->op.phase != RO_IDLE && r->op.why == RO_WHY_BACK)
+		return; /* one is on its way; both callers get its answer */
+	if (r->op.phase != RO_IDLE && r->op.why == RO_WHY_OPERATOR)
+		ro_answer(a, RO_PROMOTE, "io.redraft.Busy", "cancelled by a rollback");
+	if (r->op.phase != RO_IDLE)
+		ro_say(a, "rollback: the switch to version %u is cancelled", r->op.version);
+	r->op.why = RO_WHY_BACK;
+	r->op.left = r->s.live;
+	r->op.to = rollout_back_to(r);
+	r->op.tried_load = false;
+	ro_say(a, "rollback from version %u to %u asked by %.60s", r->op.left, r->op.to, ev->text ? ev->text : "an operator");
+	ro_activate(r, a, r->op.to, true, false);
+}
+
+/* reached: the server took it; otherwise it is not there and will start from the state. */
+static void ro_back_done(struct rollout *r, const struct ro_event *ev, bool reached, struct ro_actions *a)
+{
+	uint32_t left = r->op.left, to = r->op.to, on_server = r->op.version;
+	struct ro_action *x;
+
+	ro_op_end(r);
+	if (left)
+		ro_mark(r, left, VS_QUARANTINED, "%s", "rolled back by an operator");
+	ro_set_live(r, to);
+	if (r->s.pin == left)
+		r->s.pin = 0;
+	r->next_promotion_us = ev->now_us + r->rules.interval_us;
+	if (reached) {
+		r->serve_live = on_server;
+		r->s.generation = r->serve_generation = ev->generation;
+	} else {
+		r->serve_up = false;
+		r->s.generation++;
+	}
+	if (left)
+		ro_verdict(a, left, "quarantined", "rolled back by an operator");
+	ro_drop_pending(r, a, "made from a version that was rolled back");
+	if (left)
+		ro_rebase(r, a, "rollback");
+	ro_say(a, "rolled back: version %u is live%s; version %u is quarantined", to,
+	       reached ? "" : " as soon as the server is back", left);
+	ro_do(a, RO_DO_SAVE, 0);
+	if (!reached && ev->result == RO_HUNG) {
+		ro_answer(a, RO_ROLLBACK, "io.redraft.ServerAbsent",
+			  "the server does not answer; it gets version %u when it does", to);
+		return;
+	}
+	ro_answer(a, RO_ROLLBACK, NULL, "%s", reached ? "" : "the server is not running; it starts from here");
+	x = &a->a[a->n - 1];
+	x->version = left;
+}
+
+void ro_back_loaded(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	if (ev->result == RO_OK)
+		ro_activate(r, a, r->op.to, true, false);
+	else if (ev->result == RO_NOBODY || ev->result == RO_HUNG)
+		ro_back_done(r, ev, false, a);
+	else /* get off the bad version first; ro_next then restores `to`, or finds it unfit */
+		ro_activate(r, a, 0, true, false);
+}
+
+void ro_back_activated(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	if (ev->result == RO_OK) {
+		ro_back_done(r, ev, true, a);
+	} else if (ev->result == RO_NOBODY || ev->result == RO_HUNG) {
+		ro_back_done(r, ev, false, a);
+	} else if (r->op.version && !r->op.tried_load) {
+		r->op.tried_load = true;
+		ro_load(r, a, RO_WHY_BACK, r->op.to);
+	} else if (r->op.version) {
+		ro_activate(r, a, 0, true, false);
+	} else { /* it refuses even to decode plainly: nothing was changed, say so */
+		ro_op_end(r);
+		ro_do(a, RO_DO_LOOK, 0);
+		ro_answer(a, RO_ROLLBACK, "io.redraft.ServerAbsent", "the server refuses: %.150s", ev->text ? ev->text : "");
+	}
+}
+
+void ro_adopt_override(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	uint32_t left = r->s.live;
+	bool back = left && ev->version < left;
+
+	if (back)
+		ro_mark(r, left, VS_QUARANTINED, "%s", "rolled back at the server");
+	ro_set_live(r, ev->version);
+	r->s.generation = ev->generation;
+	r->s.hold = true;
+	if (r->s.pin == left)
+		r->s.pin = 0;
+	r->next_promotion_us = ev->now_us + r->rules.interval_us;
+	if (back) {
+		ro_verdict(a, left, "quarantined", "rolled back at the server");
+		ro_drop_pending(r, a, "made from a version that was rolled back");
+	}
+	ro_rebase(r, a, "an operator moved the server");
+	ro_say(a, "an operator moved the server to version %u; taken over, promotions held until unpin or promote", ev->version);
+	ro_do(a, RO_DO_SAVE, 0);
+}
+
+void ro_on_pin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	uint32_t version = ev->version ? ev->version : r->s.live;
+
+	if (!version)
+		ro_answer(a, RO_PIN, "io.redraft.BadVersion", "no version is live, so there is nothing to pin");
+	else if (version != r->s.live)
+		ro_answer(a, RO_PIN, "io.redraft.BadVersion", "version %u is not live (%u is); promote it first", version,
+			  r->s.live);
+	else if (r->op.phase == RO_ACTIVATING || (r->op.phase == RO_LOADING && r->op.why != RO_WHY_GATE))
+		ro_answer(a, RO_PIN, "io.redraft.Busy", "version %u is being switched to; try again", r->op.version);
+	else {
+		if (r->op.phase == RO_LOADING)
+			ro_op_end(r); /* the version stays gated; its late answer frees the slot */
+		r->s.pin = version;
+		ro_say(a, "version %u pinned; nothing else goes live until unpin", version);
+		ro_do(a, RO_DO_SAVE, 0);
+		ro_answer(a, RO_PIN, NULL, "%s", "");
+	}
+}
+
+void ro_on_unpin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	(void)ev;
+	ro_say(a, "unpinned%s", r->s.hold ? "; promotions are released" : "");
+	r->s.pin = 0;
+	r->s.hold = false;
+	ro_do(a, RO_DO_SAVE, 0);
+	ro_answer(a, RO_UNPIN, NULL, "%s", "");
+}

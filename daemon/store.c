@@ -1,0 +1,337 @@
+/* The store: opened, repaired, saved, swept. What a submission goes through is in
+ * store_take.c.
+ *
+ * Repair looks at folder names only, because every step of a submission and of a
+ * removal is a rename: a .take folder was not yet a version and goes back to
+ * incoming; a version that the state does not know was named but not journalled and
+ * becomes a candidate; a .gone folder was on its way out. No file is judged by its
+ * content here except that a version must have a manifest that reads.
+ */
+#include "daemon/store.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "daemon/base/clock.h"
+#include "daemon/base/fs.h"
+
+struct store {
+	char path[400];
+	int lock_fd;
+};
+
+const char *store_path(const struct store *s)
+{
+	return s->path;
+}
+
+/* A positive decimal without sign, zeros in front or anything behind. */
+static uint32_t store_number(const char *name)
+{
+	char *end;
+	unsigned long n = name[0] >= '1' && name[0] <= '9' ? strtoul(name, &end, 10) : 0;
+
+	return n && n < UINT32_MAX && !*end ? (uint32_t)n : 0;
+}
+
+static int store_lock(struct store *s, struct errtext *e)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof path, "%s/.lock", s->path);
+	s->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+	if (s->lock_fd < 0)
+		return errtext_set(e, -errno, "store %.150s: %s", s->path, strerror(errno));
+	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0)
+		return errtext_set(e, -EBUSY, "store %.150s is in use by another redraftd; stop it first", s->path);
+	return 0;
+}
+
+static int store_folders(struct store *s, struct errtext *e)
+{
+	static const char *const names[] = {"versions", "incoming", "frozen"};
+	char path[PATH_MAX];
+	int r = 0;
+
+	for (size_t i = 0; !r && i < sizeof names / sizeof *names; i++) {
+		snprintf(path, sizeof path, "%s/%s", s->path, names[i]);
+		r = fs_mkdirs(path);
+	}
+	return r < 0 ? errtext_set(e, r, "store %.150s: %s", path, strerror(-r)) : 0;
+}
+
+void store_drop(const char *path)
+{
+	if (fs_remove_tree(path) < 0)
+		return; /* busy or read-only: not worth failing anything */
+}
+
+/* A take that a crash interrupted: back to incoming, where its owner finds it. */
+static void store_give_back(struct store *s, const char *entry, struct store_found *found)
+{
+	const char *dash = strchr(entry + 6, '-');
+	char from[PATH_MAX], to[PATH_MAX];
+
+	snprintf(from, sizeof from, "%s/versions/%s", s->path, entry);
+	if (!dash || !dash[1]) {
+		store_drop(from);
+		return;
+	}
+	snprintf(to, sizeof to, "%s/versions/%s/manifest.json", s->path, entry);
+	(void)unlink(to);
+	snprintf(to, sizeof to, "%s/incoming/%s", s->path, dash + 1);
+	if (rename(from, to) < 0) /* somebody has written that name anew: theirs is the newer */
+		store_drop(from);
+	else
+		found->given_back++;
+}
+
+static int store_by_number(const void *a, const void *b)
+{
+	const struct version_entry *x = a, *y = b;
+
+	return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static int store_add(struct store_state *st, uint32_t number, enum version_state state, const char *reason)
+{
+	size_t n = (size_t)st->n_versions;
+	struct version_entry *v = realloc(st->versions, (n + 1) * sizeof *v);
+
+	if (!v)
+		return -ENOMEM;
+	st->versions = v;
+	v[n] = (struct version_entry){.number = number, .state = state};
+	snprintf(v[n].reason, sizeof v[n].reason, "%s", reason);
+	st->n_versions++;
+	qsort(v, n + 1, sizeof *v, store_by_number);
+	if (st->next_number <= number)
+		st->next_number = number + 1;
+	return 0;
+}
+
+static struct version_entry *store_entry(struct store_state *st, uint32_t number)
+{
+	for (int i = 0; number && i < st->n_versions; i++)
+		if (st->versions[i].number == number)
+			return &st->versions[i];
+	return NULL;
+}
+
+static bool store_readable(struct store *s, uint32_t number)
+{
+	char dir[PATH_MAX];
+	struct manifest m;
+	bool ok = store_version_dir(s->path, number, dir, sizeof dir) == 0 && manifest_read(dir, &m, NULL) == 0;
+
+	if (ok) {
+		ok = m.number == number;
+		manifest_done(&m);
+	}
+	return ok;
+}
+
+static int store_scan(struct store *s, struct store_state *st, struct store_found *found, struct errtext *e)
+{
+	char path[PATH_MAX];
+	struct dirent *d;
+	DIR *dir;
+	int r = 0;
+
+	snprintf(path, sizeof path, "%s/versions", s->path);
+	dir = opendir(path);
+	if (!dir)
+		return errtext_set(e, -errno, "%.150s: %s", path, strerror(errno));
+	while (!r && (d = readdir(dir))) {
+		uint32_t number = store_number(d->d_name);
+
+		if (!strncmp(d->d_name, ".take-", 6)) {
+			store_give_back(s, d->d_name, found);
+		} else if (number && !store_entry(st, number) && store_readable(s, number)) {
+			/* Named, then the crash. Without any state its history is unknown. */
+			r = found->new_state ? store_add(st, number, VS_RETIRED, "found in the store; its history is lost")
+					     : store_add(st, number, VS_CANDIDATE, "");
+			found->adopted++;
+		}
+		if (number) {
+			snprintf(path, sizeof path, "%s/versions/%u/submit.json", s->path, number);
+			(void)unlink(path);
+		}
+	}
+	closedir(dir);
+	return r;
+}
+
+/* A version whose files are gone cannot be loaded: nothing may point at it. */
+static void store_check_files(struct store *s, struct store_state *st, struct store_found *found)
+{
+	for (int i = 0; i < st->n_versions; i++) {
+		struct version_entry *v = &st->versions[i];
+
+		if (v->state == VS_QUARANTINED || v->state == VS_REJECTED || store_readable(s, v->number))
+			continue;
+		found->lost++;
+		v->state = VS_QUARANTINED;
+		snprintf(v->reason, sizeof v->reason, "its files are missing or damaged");
+		st->live = st->live == v->number ? 0 : st->live;
+		st->previous = st->previous == v->number ? 0 : st->previous;
+		st->pin = st->pin == v->number ? 0 : st->pin;
+		st->base = st->base == v->number ? 0 : st->base;
+	}
+	if (!st->live && st->previous) {
+		st->live = st->previous;
+		st->previous = 0;
+		store_entry(st, st->live)->state = VS_LIVE;
+	}
+}
+
+static int store_repair(struct store *s, struct store_state *st, struct store_found *found, struct errtext *e)
+{
+	int r = store_scan(s, st, found, e);
+
+	if (!r)
+		store_check_files(s, st, found);
+	store_sweep(s);
+	if (!r && !st->next_number)
+		st->next_number = 1;
+	if (!r && (found->adopted || found->lost || found->new_state))
+		r = store_save(s, st, e);
+	return r;
+}
+
+int store_open(const char *path, struct store **ret, struct store_state *ret_state, struct store_found *ret_found,
+	       struct errtext *e)
+{
+	struct store *s = calloc(1, sizeof *s);
+	struct store_state st = {0};
+	struct store_found found = {0};
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	s->lock_fd = -1;
+	if (snprintf(s->path, sizeof s->path, "%s", path) >= (int)sizeof s->path)
+		r = errtext_set(e, -ENAMETOOLONG, "store: the path is too long");
+	else
+		r = store_folders(s, e);
+	if (!r)
+		r = store_lock(s, e);
+	if (!r) {
+		r = store_state_read(path, &st, e);
+		found.new_state = r == -ENOENT;
+		if (found.new_state)
+			r = 0;
+	}
+	if (!r)
+		r = store_repair(s, &st, &found, e);
+	if (r < 0) {
+		store_state_done(&st);
+		store_close(s);
+		return r;
+	}
+	*ret = s;
+	*ret_state = st;
+	*ret_found = found;
+	return 0;
+}
+
+struct store *store_close(struct store *s)
+{
+	if (s && s->lock_fd >= 0)
+		close(s->lock_fd);
+	free(s);
+	return NULL;
+}
+
+int store_save(struct store *s, const struct store_state *state, struct errtext *e)
+{
+	return store_state_write(s->path, state, e);
+}
+
+int store_write_verdict(struct store *s, uint32_t number, json_t *verdict, struct errtext *e)
+{
+	char path[PATH_MAX], dir[PATH_MAX], now[32], *text = NULL;
+	int r = verdict ? store_version_dir(s->path, number, dir, sizeof dir) : -ENOMEM;
+
+	clock_iso8601(clock_wall_ms(), now);
+	if (!r && (json_object_set_new(verdict, "schema", json_integer(1)) < 0 ||
+		   json_object_set_new(verdict, "version", json_integer(number)) < 0 ||
+		   json_object_set_new(verdict, "created", json_string(now)) < 0))
+		r = -ENOMEM;
+	if (!r && snprintf(path, sizeof path, "%s/verdict.json", dir) >= (int)sizeof path)
+		r = -ENAMETOOLONG;
+	if (!r && access(path, F_OK) == 0)
+		r = -EEXIST;
+	if (!r && !(text = json_dumps(verdict, JSON_INDENT(2) | JSON_REAL_PRECISION(9))))
+		r = -ENOMEM;
+	if (!r)
+		r = fs_write_atomic(path, text, strlen(text));
+	free(text);
+	json_decref(verdict);
+	return r < 0 ? errtext_set(e, r, "verdict of version %u: %s", number, strerror(-r)) : 0;
+}
+
+json_t *store_read_json(const struct store *s, uint32_t number, const char *file)
+{
+	char path[PATH_MAX], *text = NULL;
+	json_t *j;
+
+	if (snprintf(path, sizeof path, "%s/versions/%u/%s", s->path, number, file) >= (int)sizeof path ||
+	    fs_read_text(path, 4 << 20, &text) < 0)
+		return NULL;
+	j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+	free(text);
+	return j;
+}
+
+static bool store_held(const struct store_state *st, const struct version_entry *v)
+{
+	return v->number == st->live || v->number == st->previous || v->number == st->base || v->number == st->pin ||
+	       v->number == st->canary.version || v->state == VS_CANDIDATE || v->state == VS_GATED || v->state == VS_CANARY;
+}
+
+int store_collect(struct store *s, struct store_state *state, int keep)
+{
+	char from[PATH_MAX], to[PATH_MAX];
+	int removed = 0, kept = 0, n = 0;
+
+	for (int i = state->n_versions - 1; i >= 0; i--) { /* newest first; entries that go are marked with 0 */
+		struct version_entry *v = &state->versions[i];
+
+		if (store_held(state, v) || kept++ < keep)
+			continue;
+		snprintf(from, sizeof from, "%s/versions/%u", s->path, v->number);
+		snprintf(to, sizeof to, "%s/versions/.gone-%u", s->path, v->number);
+		if (rename(from, to) < 0 && errno != ENOENT)
+			continue; /* next time */
+		v->number = 0;
+		removed++;
+	}
+	for (int i = 0; i < state->n_versions; i++)
+		if (state->versions[i].number)
+			state->versions[n++] = state->versions[i];
+	state->n_versions = n;
+	return removed;
+}
+
+void store_sweep(struct store *s)
+{
+	char path[PATH_MAX];
+	struct dirent *d;
+	DIR *dir;
+
+	snprintf(path, sizeof path, "%s/versions", s->path);
+	dir = opendir(path);
+	while (dir && (d = readdir(dir))) {
+		if (strncmp(d->d_name, ".gone-", 6))
+			continue;
+		snprintf(path, sizeof path, "%s/versions/%.64s", s->path, d->d_name);
+		store_drop(path);
+	}
+	if (dir)
+		closedir(dir);
+}

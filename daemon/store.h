@@ -1,0 +1,59 @@
+/* The version store on disk: the daemon is its only writer.
+ *
+ *   versions/N/        model.safetensors config.json manifest.json verdict.json; immutable
+ *   versions/.take-N-NAME   a submission being verified (was incoming/NAME)
+ *   versions/.gone-N   a version being removed
+ *   incoming/NAME/     written by the learner; taken by Submit
+ *   state.json         the one state file; written by temp + fsync + rename
+ *
+ * A folder becomes versions/N by one rename, after its files, its manifest and the
+ * folder are on disk; state.json names it afterwards. store_open finishes or undoes
+ * whatever a crash left between any two of these steps.
+ *
+ * Threads: store_take on any one thread at a time (it touches only the folder it
+ * takes); everything else on the loop's.
+ */
+#pragma once
+#include <stdint.h>
+#include <jansson.h>
+#include "daemon/base/err.h"
+#include "schemas/manifest.h"
+
+struct store;
+
+struct store_found {
+	int adopted, given_back, lost; /* folders named but not in the state; takes undone; versions without files */
+	bool new_state;                /* there was no state.json */
+};
+
+/* Takes the store's lock: -EBUSY when another daemon has it. */
+int MUSTCHECK store_open(const char *path, struct store **ret, struct store_state *ret_state, struct store_found *ret_found,
+			 struct errtext *e);
+struct store *store_close(struct store *s);
+const char *store_path(const struct store *s);
+int MUSTCHECK store_save(struct store *s, const struct store_state *state, struct errtext *e);
+
+struct store_taken {
+	char dir[512];            /* versions/.take-N-NAME */
+	char origin[256];         /* NAME */
+	struct manifest manifest; /* owned */
+};
+
+/* Verify incoming/NAME (path: the folder itself, or its name) and make it ready to be
+ * version `number`: layout, tensors, hash against submit.json, target. On failure the
+ * folder is back where it was. expect_fp: the server's target, or "" when unknown. */
+int MUSTCHECK store_take(const struct store *s, const char *path, uint32_t number, const char *expect_fp,
+			 struct store_taken *ret, struct errtext *e);
+int MUSTCHECK store_name(struct store *s, struct store_taken *t, struct errtext *e); /* the rename to versions/N */
+void store_taken_done(struct store_taken *t);
+
+/* verdict.json, once: -EEXIST when it is there already. schema and created are added. */
+int MUSTCHECK store_write_verdict(struct store *s, uint32_t number, json_t *verdict /* taken */, struct errtext *e);
+json_t *store_read_json(const struct store *s, uint32_t number, const char *file); /* new reference or NULL */
+
+/* Remove versions beyond the newest `keep` that no rule holds (live, previous, base,
+ * pinned, canary, candidates, gated). Their entries go from state; the caller saves
+ * it and then calls store_sweep. Returns how many. */
+int store_collect(struct store *s, struct store_state *state, int keep);
+void store_sweep(struct store *s); /* delete what collect set aside */
+void store_drop(const char *path); /* remove a folder; what resists is left for a later sweep */
