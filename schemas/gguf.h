@@ -2,7 +2,8 @@
  *
  * mmap'd; every count, length and offset is checked before use. Types F32, F16,
  * BF16, Q8_0, Q4_0, Q4_1; others are refused by name. Arch `llama` stores the q and k
- * rows of each head interleaved: gguf_read_hf gives them back in Hugging Face order.
+ * rows of each head interleaved: gguf_read_hf gives them back in Hugging Face order. A
+ * name that is no Hugging Face name is looked up as it stands ("rope_freqs.weight").
  */
 #pragma once
 #include <stdbool.h>
@@ -16,9 +17,9 @@ struct gguf *gguf_free(struct gguf *g);
 /* Metadata. -ENOENT when absent, -EINVAL when of another type. Strings are not
  * NUL-terminated in the file: ret points into the mapping, with its length. */
 int MUSTCHECK gguf_u64(const struct gguf *g, const char *key, uint64_t *ret); /* any integer type, non-negative */
-int MUSTCHECK gguf_f64(const struct gguf *g, const char *key, double *ret);   /* any number */
+int MUSTCHECK gguf_f64(const struct gguf *g, const char *key, double *ret); /* any number */
 int MUSTCHECK gguf_str(const struct gguf *g, const char *key, const char **ret, size_t *ret_len);
-uint64_t gguf_array_len(const struct gguf *g, const char *key);                /* 0 when absent */
+uint64_t gguf_array_len(const struct gguf *g, const char *key); /* 0 when absent */
 /* i-th string / integer of an array; arrays are indexed once at open */
 int MUSTCHECK gguf_array_str(const struct gguf *g, const char *key, uint64_t i, const char **ret, size_t *ret_len);
 int MUSTCHECK gguf_array_i64(const struct gguf *g, const char *key, uint64_t i, int64_t *ret);
@@ -27,5 +28,4 @@ int MUSTCHECK gguf_array_i64(const struct gguf *g, const char *key, uint64_t i, 
  * "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", ...), rows x
  * cols, as bf16 in a malloc'd array the caller frees. q/k rows un-permuted
  * for arch llama. Norm vectors have rows 1. -ENOENT when absent. */
-int MUSTCHECK gguf_read_hf(const struct gguf *g, const char *hf_name, int *ret_rows, int *ret_cols,
-			   uint16_t **ret_bf16, struct errtext *e);
+int MUSTCHECK gguf_read_hf(const struct gguf *g, const char *hf_name, int *ret_rows, int *ret_cols, uint16_t **ret_bf16, struct errtext *e);
