@@ -181,7 +181,6 @@ class Demo:
     def go(self):
         library = prompts.load(self.args.data, self.args.seed)
         self.start_all()
-        self.began = time.monotonic()
         seconds = max(60.0, self.minutes * 60 - 90)
         self.traffic = Traffic(self.address, library, workers=self.args.clients, max_tokens=self.args.max_tokens).start()
         for domain, share in (("tools", 0.45), ("code", 0.3), ("tools", 0.25)):

@@ -1,4 +1,5 @@
 """What the demo shows while it runs: some fifteen lines redrawn in place on a terminal, one line every few seconds elsewhere."""
+import shutil
 import sys
 import time
 
@@ -54,7 +55,8 @@ class Display:
                 self.out.write(self.line(view) + "\n")
                 self.out.flush()
             return
-        lines = self.screen(view)
+        width = shutil.get_terminal_size().columns - 1  # a wrapped line would spoil the next redraw
+        lines = [line[:width] for line in self.screen(view)]
         if self.drawn:
             self.out.write(f"\x1b[{self.drawn}A")
         self.out.write("".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J")
