@@ -183,14 +183,3 @@ bool utf8_valid(const uint8_t *p, size_t n)
 	}
 	return true;
 }
-
-size_t utf8_incomplete_tail(const uint8_t *p, size_t n)
-{
-	for (size_t back = 1; back <= 3 && back <= n; back++) {
-		uint8_t b = p[n - back];
-		if ((b & 0xc0) == 0x80)
-			continue;
-		return lead_length(b) > back ? back : 0;
-	}
-	return 0;
-}

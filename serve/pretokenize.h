@@ -11,9 +11,6 @@
 
 /* Is this valid UTF-8 (no overlong forms, no surrogates, at most U+10FFFF)? */
 bool utf8_valid(const uint8_t *p, size_t n);
-/* How many bytes at the end of p form the beginning of a character that is not
- * complete yet (0..3)? Streams hold those back. */
-size_t utf8_incomplete_tail(const uint8_t *p, size_t n);
 
 /* End of the piece that starts at pos (pos < n); text is valid UTF-8.
  * split_digits: the Digits step is on (smollm) or not (plain GPT-2). */

@@ -1,0 +1,194 @@
+/* Series are made at start; those by version and domain when first used, and the
+ * registry bounds how many there can be. Totals that the engine keeps are copied when
+ * somebody asks, so the engine's thread knows nothing of metrics.
+ */
+#include "serve/front_metrics.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/base/metrics.h"
+
+struct front_metrics {
+	struct metrics *m;
+	char labels[160];
+	struct metric *running, *waiting, *prompt, *generation;
+	struct metric *ttft, *tpot, *itl, *e2e;
+	struct metric *drafts, *draft_tokens, *accepted, *accepted_at[ENGINE_MAX_K];
+	struct metric *live, *previous, *draft_k, *round_p50, *round_p95, *max_gap;
+	struct metric *records, *bytes, *delivered, *rounds, *traced, *skipped, *dropped[4];
+};
+
+static const double latency_edges[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160};
+static const double token_edges[] = {0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5};
+
+#define N_OF(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+/* A label value: quotes, backslashes and controls do not survive. */
+static void clean(const char *in, char *out, size_t size)
+{
+	size_t n = 0;
+
+	for (; *in && n + 1 < size; in++)
+		if ((unsigned char)*in >= 0x20 && *in != '"' && *in != '\\')
+			out[n++] = *in;
+	out[n] = 0;
+}
+
+static void make_requests(struct front_metrics *f)
+{
+	const char *l = f->labels;
+
+	f->running = metrics_gauge(f->m, "vllm:num_requests_running", l, "Requests being decoded.");
+	f->waiting = metrics_gauge(f->m, "vllm:num_requests_waiting", l, "Requests waiting for a place.");
+	f->prompt = metrics_counter(f->m, "vllm:prompt_tokens_total", l, "Prompt tokens processed.");
+	f->generation = metrics_counter(f->m, "vllm:generation_tokens_total", l, "Tokens generated.");
+	f->ttft = metrics_histogram(f->m, "vllm:time_to_first_token_seconds", l, "From request to first token.", latency_edges, N_OF(latency_edges));
+	f->tpot = metrics_histogram(f->m, "vllm:time_per_output_token_seconds", l, "Time per token after the first.", token_edges, N_OF(token_edges));
+	f->itl = metrics_histogram(f->m, "vllm:inter_token_latency_seconds", l, "Time per token after the first.", token_edges, N_OF(token_edges));
+	f->e2e = metrics_histogram(f->m, "vllm:e2e_request_latency_seconds", l, "From request to its end.", latency_edges, N_OF(latency_edges));
+}
+
+static void make_drafts(struct front_metrics *f)
+{
+	const char *l = f->labels;
+	char at[200];
+
+	f->drafts = metrics_counter(f->m, "vllm:spec_decode_num_drafts_total", l, "Rounds that proposed.");
+	f->draft_tokens = metrics_counter(f->m, "vllm:spec_decode_num_draft_tokens_total", l, "Tokens proposed.");
+	f->accepted = metrics_counter(f->m, "vllm:spec_decode_num_accepted_tokens_total", l, "Proposals accepted.");
+	for (int i = 0; i < ENGINE_MAX_K; i++) {
+		(void)snprintf(at, sizeof at, "%s,position=\"%d\"", l, i);
+		f->accepted_at[i] = metrics_counter(f->m, "vllm:spec_decode_num_accepted_tokens_per_pos_total", at, "Proposals accepted, by place.");
+	}
+	f->live = metrics_gauge(f->m, "redraft_live_version", NULL, "Version that new requests draft with; 0 = none.");
+	f->previous = metrics_gauge(f->m, "redraft_previous_version", NULL, "Version that a rollback goes to; 0 = none.");
+	f->draft_k = metrics_gauge(f->m, "redraft_draft_k", NULL, "Tokens proposed a round.");
+	f->round_p50 = metrics_gauge(f->m, "redraft_round_seconds", "quantile=\"0.5\"", "Time of a round over the last 1,024.");
+	f->round_p95 = metrics_gauge(f->m, "redraft_round_seconds", "quantile=\"0.95\"", "Time of a round over the last 1,024.");
+	f->max_gap = metrics_gauge(f->m, "redraft_max_gap_seconds", NULL, "Longest gap between rounds of the last 1,024.");
+}
+
+static void make_capture(struct front_metrics *f)
+{
+	static const char *const reasons[] = {"reason=\"ring\"", "reason=\"queue\"", "reason=\"broker\"", "reason=\"size\""};
+
+	f->records = metrics_counter(f->m, "redraft_capture_records_total", NULL, "Trace records made.");
+	f->bytes = metrics_counter(f->m, "redraft_capture_bytes_total", NULL, "Bytes of trace records made.");
+	f->delivered = metrics_counter(f->m, "redraft_capture_delivered_total", NULL, "Trace records that a broker has taken.");
+	f->rounds = metrics_counter(f->m, "redraft_capture_rounds_total", NULL, "Round records made.");
+	f->traced = metrics_counter(f->m, "redraft_capture_requests_total", "traced=\"yes\"", "Requests, by whether they were traced.");
+	f->skipped = metrics_counter(f->m, "redraft_capture_requests_total", "traced=\"no\"", "Requests, by whether they were traced.");
+	for (int i = 0; i < 4; i++)
+		f->dropped[i] = metrics_counter(f->m, "redraft_capture_dropped_total", reasons[i], "Trace records dropped, by reason.");
+}
+
+struct front_metrics *front_metrics_new(struct metrics *m, const char *model_name)
+{
+	struct front_metrics *f = calloc(1, sizeof *f);
+	char name[100];
+
+	if (!f)
+		return NULL;
+	f->m = m;
+	clean(model_name, name, sizeof name);
+	(void)snprintf(f->labels, sizeof f->labels, "model_name=\"%s\",engine=\"0\"", name);
+	make_requests(f);
+	make_drafts(f);
+	make_capture(f);
+	return f;
+}
+
+struct front_metrics *front_metrics_free(struct front_metrics *f)
+{
+	free(f);
+	return NULL;
+}
+
+void front_metrics_first_token(struct front_metrics *f, double seconds)
+{
+	metric_observe(f->ttft, seconds);
+}
+
+void front_metrics_tokens(struct front_metrics *f, int n, double seconds_each)
+{
+	for (int i = 0; i < n; i++) {
+		metric_observe(f->tpot, seconds_each);
+		metric_observe(f->itl, seconds_each);
+	}
+}
+
+/* Accept length by version and domain. A request that several versions served is
+ * nobody's: its counts cannot be told apart here (the round records can). */
+static void accept_length(struct front_metrics *f, const char *domain, const struct request_stats *s)
+{
+	char labels[96], clean_domain[32];
+	struct metric *rounds, *accepted;
+	uint32_t version = 0;
+	int n = 0;
+
+	for (int i = 0; i < s->n_versions; i++)
+		if (s->versions[i] != 0) {
+			version = s->versions[i];
+			n++;
+		}
+	if (n != 1 || s->proposing_rounds == 0)
+		return;
+	clean(domain, clean_domain, sizeof clean_domain);
+	(void)snprintf(labels, sizeof labels, "version=\"%u\",domain=\"%s\"", version, clean_domain);
+	rounds = metrics_counter(f->m, "redraft_draft_rounds_total", labels, "Rounds that proposed, of requests with one version.");
+	accepted = metrics_counter(f->m, "redraft_draft_accepted_total", labels, "Proposals accepted, of requests with one version.");
+	metric_add(rounds, s->proposing_rounds);
+	metric_add(accepted, s->accepted);
+	metric_set(metrics_gauge(f->m, "redraft_accept_length", labels, "Tokens a proposing round, bonus token included, since start."),
+		   1 + metric_get(accepted) / fmax(1, metric_get(rounds)));
+}
+
+void front_metrics_end(struct front_metrics *f, const char *reason, double seconds, const char *domain, const struct request_stats *s)
+{
+	char labels[220];
+
+	(void)snprintf(labels, sizeof labels, "%s,finished_reason=\"%s\"", f->labels, reason);
+	metric_add(metrics_counter(f->m, "vllm:request_success_total", labels, "Requests ended, by reason."), 1);
+	metric_observe(f->e2e, seconds);
+	if (s)
+		accept_length(f, domain, s);
+}
+
+void front_metrics_refused(struct front_metrics *f, int status)
+{
+	char labels[32];
+
+	(void)snprintf(labels, sizeof labels, "status=\"%d\"", status);
+	metric_add(metrics_counter(f->m, "redraft_http_errors_total", labels, "Requests answered with an error, by status."), 1);
+}
+
+void front_metrics_refresh(struct front_metrics *f, const struct engine_status *s, const struct tap_stats *t)
+{
+	metric_set(f->running, s->running);
+	metric_set(f->waiting, s->waiting);
+	metric_set(f->prompt, (double)s->tokens_prompt);
+	metric_set(f->generation, (double)s->tokens_generated);
+	metric_set(f->drafts, (double)s->proposing_rounds);
+	metric_set(f->draft_tokens, (double)s->proposed);
+	metric_set(f->accepted, (double)s->accepted);
+	for (int i = 0; i < ENGINE_MAX_K; i++)
+		metric_set(f->accepted_at[i], (double)s->accepted_at[i]);
+	metric_set(f->live, s->live);
+	metric_set(f->previous, s->previous);
+	metric_set(f->draft_k, s->draft_k);
+	metric_set(f->round_p50, s->round_ms_p50 / 1000);
+	metric_set(f->round_p95, s->round_ms_p95 / 1000);
+	metric_set(f->max_gap, s->max_gap_ms / 1000);
+	if (!t)
+		return;
+	metric_set(f->records, (double)t->records);
+	metric_set(f->bytes, (double)t->bytes);
+	metric_set(f->delivered, (double)t->delivered);
+	metric_set(f->rounds, (double)t->rounds);
+	metric_set(f->traced, (double)t->requests_traced);
+	metric_set(f->skipped, (double)t->requests_skipped);
+	metric_set(f->dropped[0], (double)t->dropped_ring);
+	metric_set(f->dropped[1], (double)t->dropped_queue);
+	metric_set(f->dropped[2], (double)t->dropped_broker);
+	metric_set(f->dropped[3], (double)t->dropped_size);
+}

@@ -1,0 +1,43 @@
+/* The API that clients know: /v1/chat/completions, /v1/completions, /v1/models,
+ * /tokenize, /detokenize, /health, /metrics, over http.h and engine.h.
+ * Threads: the loop's; the engine's callbacks are carried over inside.
+ */
+#pragma once
+#include "serve/openai_request.h"
+
+struct loop;
+struct http_request;
+struct metrics;
+struct front_metrics;
+struct tap;
+struct openai;
+
+enum { OPENAI_MAX_DOMAINS = 16 };
+
+/* The engine, as a table so that tests can stand in for it. */
+struct openai_engine {
+	int (*submit)(struct engine *g, const struct engine_request *r, uint64_t *ret_handle);
+	void (*cancel)(struct engine *g, uint64_t handle);
+	void (*status)(struct engine *g, struct engine_status *ret);
+};
+extern const struct openai_engine openai_real_engine;
+
+struct openai_options { /* all borrowed */
+	struct loop *loop;
+	const struct openai_engine *calls;
+	struct engine *engine;
+	struct tap *tap; /* or NULL */
+	struct metrics *metrics;
+	struct openai_model model;
+	const char *domains; /* "tools,code,chat" */
+	uint8_t tenant_key[32];
+};
+
+int MUSTCHECK openai_new(const struct openai_options *o, struct openai **ret, struct errtext *e);
+struct openai *openai_free(struct openai *o); /* nothing may be running: openai_running 0 and the engine freed */
+void openai_handle(void *ctx, struct http_request *r); /* ctx: struct openai */
+
+/* Stop taking requests (503); on_idle is called on the loop when none is left. */
+void openai_drain(struct openai *o, void (*on_idle)(void *arg), void *arg);
+void openai_cancel_all(struct openai *o);
+int openai_running(const struct openai *o);

@@ -1,0 +1,105 @@
+/* Prompts of every shape to token ids.
+ *
+ * A raw prompt is the caller's to write whole, so control tokens in it are recognised,
+ * as other engines do; in chat only the template's own markers are.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "serve/chat.h"
+#include "serve/openai_request.h"
+#include "serve/tokenizer.h"
+
+/* Text that cannot fit, whatever its tokens are: refused before it is encoded. */
+static int check_bytes(const struct openai_model *m, const char *param, size_t len, struct openai_error *e)
+{
+	size_t least = len / tokenizer_longest(m->tokenizer);
+
+	if (least <= (size_t)m->max_context)
+		return 0;
+	return openai_fail(e, 400, param, "context_length_exceeded",
+			   "This model's maximum context length is %d tokens; the text of %zu bytes is at least %zu tokens.", m->max_context, len,
+			   least);
+}
+
+static int append(struct openai_prompt *p, const uint32_t *ids, size_t n)
+{
+	void *grown;
+
+	if (n == 0)
+		return 0;
+	grown = realloc(p->ids, ((size_t)p->n + n) * sizeof *p->ids);
+	if (!grown)
+		return -ENOMEM;
+	p->ids = grown;
+	memcpy(p->ids + p->n, ids, n * sizeof *ids);
+	p->n += (int)n;
+	return 0;
+}
+
+static int encode(const struct openai_model *m, const char *text, size_t len, bool special, struct openai_prompt *p)
+{
+	uint32_t *ids;
+	size_t n;
+	int r = tokenizer_encode(m->tokenizer, text, len, special, &ids, &n);
+
+	if (r < 0)
+		return r;
+	r = append(p, ids, n);
+	free(ids);
+	return r;
+}
+
+static int out_of_memory(struct openai_error *e)
+{
+	return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
+}
+
+int openai_encode_text(const struct openai_model *m, const char *param, const json_t *text, struct openai_prompt *ret,
+		       struct openai_error *e)
+{
+	struct openai_prompt p = {0};
+	int r = check_bytes(m, param, json_string_length(text), e);
+
+	if (r < 0)
+		return r;
+	if (encode(m, json_string_value(text), json_string_length(text), true, &p) < 0) {
+		free(p.ids);
+		return out_of_memory(e); /* the text is valid UTF-8: the JSON parser saw to that */
+	}
+	*ret = p;
+	return 0;
+}
+
+int openai_encode_chat(const struct openai_model *m, const json_t *body, bool generation, struct openai_prompt *ret,
+		       struct openai_error *e)
+{
+	const json_t *tools = json_object_get(body, "tools");
+	struct buf text = BUF_INIT(16 << 20);
+	struct chat_segment *seg;
+	struct openai_prompt p = {0};
+	struct errtext why = {""};
+	int n = 0, r;
+
+	if (!m->chat)
+		return openai_fail(e, 400, "messages", "no_chat_template",
+				   "The model has no chat template that this server knows; use /v1/completions.");
+	if (tools && !json_is_null(tools) && !json_is_array(tools))
+		return openai_fail(e, 400, "tools", "invalid_type", "tools must be a list.");
+	r = chat_render(m->chat, json_object_get(body, "messages"), tools, generation, &text, &seg, &n, &why);
+	if (r < 0) {
+		buf_done(&text);
+		return r == -ENOMEM ? out_of_memory(e) : openai_fail(e, 400, "messages", "invalid_value", "%s.", why.text);
+	}
+	r = check_bytes(m, "messages", text.len, e);
+	for (int i = 0; i < n && r == 0; i++)
+		if (encode(m, (const char *)text.data + seg[i].offset, seg[i].len, seg[i].special, &p) < 0)
+			r = out_of_memory(e);
+	free(seg);
+	buf_done(&text);
+	if (r < 0) {
+		free(p.ids);
+		return r;
+	}
+	*ret = p;
+	return 0;
+}

@@ -1,0 +1,380 @@
+/* One function a field or group of fields, all of the same form: absent or null is
+ * the default, a wrong type or value is a sentence that names the field.
+ */
+#include "serve/openai_request.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include "serve/tokenizer.h"
+
+int openai_fail(struct openai_error *e, int status, const char *param, const char *code, const char *fmt, ...)
+{
+	va_list ap;
+
+	e->status = status;
+	e->type = status == 404 ? "not_found_error" : status == 429 ? "rate_limit_error" : status >= 500 ? "server_error" : "invalid_request_error";
+	e->code = code;
+	(void)snprintf(e->param, sizeof e->param, "%s", param);
+	va_start(ap, fmt);
+	(void)vsnprintf(e->message, sizeof e->message, fmt, ap);
+	va_end(ap);
+	return -EINVAL;
+}
+
+json_t *openai_error_json(const struct openai_error *e)
+{
+	/* a message cut in the middle of a character is not UTF-8 and packs as nothing */
+	json_t *message = json_string(e->message);
+
+	return json_pack("{s:{s:o,s:s,s:s?,s:s?}}", "error", "message", message ? message : json_string("The request is not valid."), "type",
+			 e->type, "param", *e->param ? e->param : NULL, "code", e->code);
+}
+
+int openai_parse_json(const char *body, size_t len, json_t **ret, struct openai_error *e)
+{
+	json_error_t at;
+	json_t *j = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+
+	if (!j)
+		return openai_fail(e, 400, "", "invalid_json", "The body is not valid JSON (line %d, column %d): %.120s.", at.line, at.column,
+				   at.text);
+	if (!json_is_object(j)) {
+		json_decref(j);
+		return openai_fail(e, 400, "", "invalid_json", "The body must be a JSON object.");
+	}
+	*ret = j;
+	return 0;
+}
+
+/* The field, or NULL when absent or null. */
+static const json_t *field(const json_t *body, const char *name)
+{
+	const json_t *v = json_object_get(body, name);
+
+	return json_is_null(v) ? NULL : v;
+}
+
+static int wrong(struct openai_error *e, const char *name, const char *must)
+{
+	return openai_fail(e, 400, name, "invalid_value", "%s must be %s.", name, must);
+}
+
+static int get_bool(const json_t *body, const char *name, bool *ret, struct openai_error *e)
+{
+	const json_t *v = field(body, name);
+
+	if (v && !json_is_boolean(v))
+		return wrong(e, name, "true or false");
+	if (v)
+		*ret = json_is_true(v);
+	return 0;
+}
+
+static int get_int(const json_t *body, const char *name, long long min, long long max, long long *ret, struct openai_error *e)
+{
+	const json_t *v = field(body, name);
+
+	if (!v)
+		return 0;
+	if (!json_is_integer(v) || json_integer_value(v) < min || json_integer_value(v) > max)
+		return openai_fail(e, 400, name, "invalid_value", "%s must be an integer from %lld to %lld.", name, min, max);
+	*ret = json_integer_value(v);
+	return 0;
+}
+
+static int get_real(const json_t *body, const char *name, double min, double max, float *ret, struct openai_error *e)
+{
+	const json_t *v = field(body, name);
+	double x;
+
+	if (!v)
+		return 0;
+	x = json_number_value(v);
+	if (!json_is_number(v) || !(x >= min && x <= max))
+		return openai_fail(e, 400, name, "invalid_value", "%s must be a number from %g to %g.", name, min, max);
+	*ret = (float)x;
+	return 0;
+}
+
+static int get_sampling(const json_t *body, struct openai_request *q, struct openai_error *e)
+{
+	long long top_k = 0, seed = 0;
+	int r;
+
+	q->sampling = (struct sampling){.temperature = 1, .top_p = 1};
+	if ((r = get_real(body, "temperature", 0, 2, &q->sampling.temperature, e)) < 0 ||
+	    (r = get_real(body, "top_p", 0, 1, &q->sampling.top_p, e)) < 0 || (r = get_real(body, "min_p", 0, 1, &q->sampling.min_p, e)) < 0 ||
+	    (r = get_int(body, "top_k", -1, 1 << 30, &top_k, e)) < 0 || (r = get_int(body, "seed", INT64_MIN, INT64_MAX, &seed, e)) < 0)
+		return r;
+	if (!(q->sampling.top_p > 0))
+		return wrong(e, "top_p", "above 0");
+	q->sampling.top_k = top_k > 0 ? (int)top_k : 0;
+	q->sampling.seed = (uint64_t)seed;
+	if (!field(body, "seed") && getrandom(&q->sampling.seed, sizeof q->sampling.seed, 0) != sizeof q->sampling.seed)
+		q->sampling.seed = 0;
+	return 0;
+}
+
+static int get_lengths(const json_t *body, bool chat, struct openai_request *q, struct openai_error *e)
+{
+	long long max = 0, n = 1;
+	int r;
+
+	if ((r = get_int(body, "max_tokens", 1, INT32_MAX, &max, e)) < 0 ||
+	    (r = get_int(body, "max_completion_tokens", 1, INT32_MAX, &max, e)) < 0 || (r = get_int(body, "n", 1, OPENAI_MAX_N, &n, e)) < 0)
+		return r;
+	if (max == 0 && !chat)
+		max = 16; /* OpenAI's default there */
+	q->max_tokens = (int)max;
+	q->n = (int)n;
+	return 0;
+}
+
+static int add_stop(struct openai_request *q, const json_t *s, struct openai_error *e)
+{
+	if (!json_is_string(s) || json_string_length(s) == 0 || json_string_length(s) > TEXTOUT_MAX_STOP ||
+	    strlen(json_string_value(s)) != json_string_length(s))
+		return openai_fail(e, 400, "stop", "invalid_value", "stop must be a string or a list of strings of 1 to %d bytes.", TEXTOUT_MAX_STOP);
+	memcpy(q->stops[q->n_stops++], json_string_value(s), json_string_length(s) + 1);
+	return 0;
+}
+
+static int get_stops(const json_t *body, struct openai_request *q, struct openai_error *e)
+{
+	const json_t *v = field(body, "stop");
+	size_t n = json_is_array(v) ? json_array_size(v) : v ? 1 : 0;
+	int r = 0;
+
+	if (n > TEXTOUT_MAX_STOPS)
+		return openai_fail(e, 400, "stop", "invalid_value", "stop holds more than %d strings.", TEXTOUT_MAX_STOPS);
+	if (n == 0)
+		return 0;
+	q->stops = calloc(n, sizeof *q->stops);
+	if (!q->stops)
+		return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = add_stop(q, json_is_array(v) ? json_array_get(v, i) : v, e);
+	return r;
+}
+
+static int get_stream(const json_t *body, struct openai_request *q, struct openai_error *e)
+{
+	const json_t *o = field(body, "stream_options");
+	int r;
+
+	if ((r = get_bool(body, "stream", &q->stream, e)) < 0 || (r = get_bool(body, "ignore_eos", &q->ignore_eos, e)) < 0 ||
+	    (r = get_bool(body, "return_token_ids", &q->return_ids, e)) < 0)
+		return r;
+	if (o && !json_is_object(o))
+		return wrong(e, "stream_options", "an object");
+	return get_bool(o, "include_usage", &q->include_usage, e);
+}
+
+static int unsupported(struct openai_error *e, const char *name)
+{
+	return openai_fail(e, 400, name, "unsupported_parameter", "%s is not supported by this server; leave it out or at its neutral value.",
+			   name);
+}
+
+/* Parameters that would change the answer and that we do not do: neutral values pass. */
+static int check_neutral(const json_t *body, struct openai_error *e)
+{
+	static const struct {
+		const char *name;
+		double neutral;
+	} numbers[] = {{"presence_penalty", 0}, {"frequency_penalty", 0}, {"repetition_penalty", 1}, {"min_tokens", 0}, {"top_logprobs", 0}};
+	static const char *const absent[] = {"suffix", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
+					     "bad_words", "allowed_token_ids", "stop_token_ids", "prompt_logprobs", "prompt_embeds",
+					     "functions", "function_call", "audio", "echo", "logprobs", "logit_bias"};
+	const json_t *v;
+
+	for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+		if ((v = field(body, numbers[i].name)) && (!json_is_number(v) || !(fabs(json_number_value(v) - numbers[i].neutral) <= 0)))
+			return json_is_number(v) ? unsupported(e, numbers[i].name) : wrong(e, numbers[i].name, "a number");
+	for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) {
+		v = field(body, absent[i]);
+		bool empty = json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) ||
+			     (json_is_object(v) && json_object_size(v) == 0) || (json_is_string(v) && json_string_length(v) == 0);
+		if (v && !empty)
+			return unsupported(e, absent[i]);
+	}
+	return 0;
+}
+
+static int check_forms(const json_t *body, int n, struct openai_error *e)
+{
+	const json_t *format = field(body, "response_format"), *choice = field(body, "tool_choice"), *type;
+	long long best_of = n;
+	int r = get_int(body, "best_of", 1, OPENAI_MAX_N, &best_of, e);
+
+	if (r < 0)
+		return r;
+	if (best_of != n)
+		return unsupported(e, "best_of");
+	type = field(format, "type");
+	if (format && (!json_is_object(format) || !json_is_string(type)))
+		return wrong(e, "response_format", "an object with a type");
+	if (format && strcmp(json_string_value(type), "text") != 0)
+		return unsupported(e, "response_format");
+	if (choice && !(json_is_string(choice) &&
+			(strcmp(json_string_value(choice), "auto") == 0 || strcmp(json_string_value(choice), "none") == 0)))
+		return unsupported(e, "tool_choice");
+	return 0;
+}
+
+int openai_check_model(const struct openai_model *m, const json_t *body, struct openai_error *e)
+{
+	const json_t *v = field(body, "model");
+
+	if (v && !json_is_string(v))
+		return wrong(e, "model", "a string");
+	if (v && strcmp(json_string_value(v), m->name) != 0)
+		return openai_fail(e, 404, "model", "model_not_found", "The model '%.80s' does not exist; this server holds '%.80s'.",
+				   json_string_value(v), m->name);
+	return 0;
+}
+
+/* A list of token ids. */
+static int get_ids(const struct openai_model *m, const json_t *list, struct openai_prompt *ret, struct openai_error *e)
+{
+	size_t n = json_array_size(list);
+	uint32_t *ids;
+
+	if (n > (size_t)m->max_context)
+		return openai_fail(e, 400, "prompt", "context_length_exceeded",
+				   "This model's maximum context length is %d tokens; the prompt holds %zu.", m->max_context, n);
+	ids = malloc((n + 1) * sizeof *ids);
+	if (!ids)
+		return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
+	for (size_t i = 0; i < n; i++) {
+		const json_t *v = json_array_get(list, i);
+		json_int_t id = json_integer_value(v);
+		if (!json_is_integer(v) || id < 0 || id >= (json_int_t)tokenizer_vocab(m->tokenizer)) {
+			free(ids);
+			return openai_fail(e, 400, "prompt", "invalid_value", "prompt holds something that is not a token id below %u.",
+					   tokenizer_vocab(m->tokenizer));
+		}
+		ids[i] = (uint32_t)id;
+	}
+	*ret = (struct openai_prompt){ids, (int)n};
+	return 0;
+}
+
+static int get_one_prompt(const struct openai_model *m, const json_t *v, struct openai_request *q, struct openai_error *e)
+{
+	struct openai_prompt *p = &q->prompts[q->n_prompts];
+	int r;
+
+	if (json_is_string(v))
+		r = openai_encode_text(m, "prompt", v, p, e);
+	else if (json_is_array(v))
+		r = get_ids(m, v, p, e);
+	else
+		return wrong(e, "prompt", "a string, a list of strings, a list of token ids or a list of such lists");
+	if (r < 0)
+		return r;
+	q->n_prompts++;
+	if (p->n == 0)
+		return wrong(e, "prompt", "at least one token long");
+	return 0;
+}
+
+static int get_prompts(const struct openai_model *m, const json_t *body, struct openai_request *q, struct openai_error *e)
+{
+	const json_t *v = field(body, "prompt");
+	bool many = json_is_array(v) && !json_is_integer(json_array_get(v, 0));
+	size_t n = many ? json_array_size(v) : 1;
+	int r = 0;
+
+	if (n == 0 || n > OPENAI_MAX_PROMPTS)
+		return openai_fail(e, 400, "prompt", "invalid_value", "prompt must hold 1 to %d prompts.", OPENAI_MAX_PROMPTS);
+	q->prompts = calloc(n, sizeof *q->prompts);
+	if (!q->prompts)
+		return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = get_one_prompt(m, many ? json_array_get(v, i) : v, q, e);
+	return r;
+}
+
+/* System and first user message: what names a conversation that has no header. */
+static char *first_words(const json_t *messages)
+{
+	json_t *kept = json_array(), *m;
+	size_t i;
+	char *text;
+
+	json_array_foreach((json_t *)messages, i, m)
+	{
+		const char *role = json_string_value(json_object_get(m, "role"));
+		json_array_append(kept, json_object_get(m, "content"));
+		if (strcmp(role, "user") == 0)
+			break;
+	}
+	text = json_dumps(kept, JSON_COMPACT);
+	json_decref(kept);
+	return text;
+}
+
+static int get_chat(const struct openai_model *m, const json_t *body, struct openai_request *q, struct openai_error *e)
+{
+	int r;
+
+	q->prompts = calloc(1, sizeof *q->prompts);
+	if (!q->prompts)
+		return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
+	r = openai_encode_chat(m, body, true, &q->prompts[0], e);
+	if (r < 0)
+		return r;
+	q->n_prompts = 1;
+	q->first_words = first_words(json_object_get(body, "messages"));
+	return 0;
+}
+
+static int check_fit(const struct openai_model *m, const struct openai_request *q, struct openai_error *e)
+{
+	for (int i = 0; i < q->n_prompts; i++) {
+		long long n = q->prompts[i].n, want = q->max_tokens > 0 ? q->max_tokens : 1;
+		if (n + want > m->max_context)
+			return openai_fail(e, 400, q->chat ? "messages" : "prompt", "context_length_exceeded",
+					   "This model's maximum context length is %d tokens; the prompt holds %lld and %lld more were asked for.",
+					   m->max_context, n, want);
+	}
+	return 0;
+}
+
+static int parse(const struct openai_model *m, const json_t *body, bool chat, struct openai_request *q, struct openai_error *e)
+{
+	int r;
+
+	q->chat = chat;
+	if ((r = openai_check_model(m, body, e)) < 0 || (r = get_sampling(body, q, e)) < 0 || (r = get_lengths(body, chat, q, e)) < 0 ||
+	    (r = get_stops(body, q, e)) < 0 || (r = get_stream(body, q, e)) < 0 || (r = check_neutral(body, e)) < 0 ||
+	    (r = check_forms(body, q->n, e)) < 0)
+		return r;
+	r = chat ? get_chat(m, body, q, e) : get_prompts(m, body, q, e);
+	return r < 0 ? r : check_fit(m, q, e);
+}
+
+int openai_request_parse(const struct openai_model *m, const json_t *body, bool chat, struct openai_request *ret, struct openai_error *e)
+{
+	struct openai_request q = {0};
+	int r = parse(m, body, chat, &q, e);
+
+	if (r < 0) {
+		openai_request_done(&q);
+		return r;
+	}
+	*ret = q;
+	return 0;
+}
+
+void openai_request_done(struct openai_request *q)
+{
+	for (int i = 0; i < q->n_prompts; i++)
+		free(q->prompts[i].ids);
+	free(q->prompts);
+	free(q->stops);
+	free(q->first_words);
+	*q = (struct openai_request){0};
+}

@@ -1,0 +1,60 @@
+/* What a client asks for: the JSON body of /v1/completions and
+ * /v1/chat/completions, checked and turned into token ids and sampling options.
+ * Unknown fields are ignored; known ones that would change the answer and that we
+ * do not do are refused by name. Threads: pure functions.
+ */
+#pragma once
+#include <jansson.h>
+#include "serve/engine.h"
+#include "serve/textout.h"
+
+struct tokenizer;
+struct chat_template;
+
+enum { OPENAI_MAX_N = 8, OPENAI_MAX_PROMPTS = 32 };
+
+struct openai_model { /* what requests are checked against; borrowed */
+	const struct tokenizer *tokenizer;
+	const struct chat_template *chat; /* NULL: /v1/chat/completions is refused */
+	const char *name;
+	int max_context;
+};
+
+struct openai_prompt {
+	uint32_t *ids; /* owned */
+	int n;
+};
+
+struct openai_request {
+	bool chat;
+	struct openai_prompt *prompts; /* owned */
+	int n_prompts, n;              /* n choices each */
+	int max_tokens;                /* 0 = as many as fit */
+	struct sampling sampling;      /* choice is set at submit */
+	char (*stops)[TEXTOUT_MAX_STOP + 1]; /* owned */
+	int n_stops;
+	bool ignore_eos, stream, include_usage, return_ids;
+	char *first_words; /* owned: system + first user message, for the conversation's name */
+};
+
+struct openai_error {
+	int status;         /* HTTP */
+	const char *type, *code; /* static */
+	char param[48];     /* "" = null */
+	char message[320];
+};
+int PRINTF(5, 6) openai_fail(struct openai_error *e, int status, const char *param, const char *code, const char *fmt, ...); /* -EINVAL */
+/* {"error": {...}}, new reference */
+json_t *openai_error_json(const struct openai_error *e);
+
+int MUSTCHECK openai_parse_json(const char *body, size_t len, json_t **ret, struct openai_error *e); /* an object */
+int MUSTCHECK openai_request_parse(const struct openai_model *m, const json_t *body, bool chat, struct openai_request *ret,
+				   struct openai_error *e);
+void openai_request_done(struct openai_request *q);
+
+/* Messages (and tools) to ids; also for /tokenize. */
+int MUSTCHECK openai_encode_chat(const struct openai_model *m, const json_t *body, bool generation, struct openai_prompt *ret,
+				 struct openai_error *e);
+int MUSTCHECK openai_encode_text(const struct openai_model *m, const char *param, const json_t *text, struct openai_prompt *ret,
+				 struct openai_error *e);
+int MUSTCHECK openai_check_model(const struct openai_model *m, const json_t *body, struct openai_error *e);

@@ -1,0 +1,130 @@
+/* Text out of tokens.
+ *
+ * A token may end in the middle of a character and a character may never be completed:
+ * bytes wait in `partial` until they decide. What cannot be UTF-8 becomes U+FFFD,
+ * one for each longest broken beginning, as Rust's and Python's decoders do.
+ */
+#include "serve/textout.h"
+#include <string.h>
+#include "serve/tokenizer.h"
+
+static const char REPLACEMENT[] = "\xef\xbf\xbd";
+
+void textout_done(struct textout *o)
+{
+	buf_done(&o->text);
+}
+
+/* How is the character that begins p[0..n): complete (its length), incomplete so far
+ * (0), or broken (minus the length of the broken beginning)? */
+static int character(const uint8_t *p, size_t n)
+{
+	size_t want = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
+
+	if (want == 0)
+		return -1;
+	for (size_t i = 1; i < want && i < n; i++) {
+		uint8_t lo = 0x80, hi = 0xbf;
+		if (i == 1) {
+			lo = p[0] == 0xe0 ? 0xa0 : p[0] == 0xf0 ? 0x90 : 0x80;
+			hi = p[0] == 0xed ? 0x9f : p[0] == 0xf4 ? 0x8f : 0xbf;
+		}
+		if (p[i] < lo || p[i] > hi)
+			return -(int)i;
+	}
+	return n >= want ? (int)want : 0;
+}
+
+static int add_byte(struct textout *o, uint8_t b)
+{
+	int r, c;
+
+	o->partial[o->n_partial++] = b;
+	c = character(o->partial, o->n_partial);
+	if (c == 0)
+		return 0;
+	r = c > 0 ? buf_append(&o->text, o->partial, (size_t)c) : buf_append(&o->text, REPLACEMENT, 3);
+	if (r < 0)
+		return r;
+	if (c > 0 || (size_t)-c == o->n_partial) {
+		o->n_partial = 0;
+		return 0;
+	}
+	/* the last byte broke what came before; it may begin something itself */
+	o->n_partial = 0;
+	return add_byte(o, b);
+}
+
+/* Find the earliest stop string that ends after byte `from` and cut there. */
+static bool find_stop(struct textout *o, size_t from)
+{
+	size_t best = SIZE_MAX;
+
+	for (int i = 0; i < o->n_stops; i++) {
+		size_t n = strlen(o->stops[i]), at = from >= n - 1 ? from - (n - 1) : 0;
+		const uint8_t *hit = o->text.len - at >= n ? memmem(o->text.data + at, o->text.len - at, o->stops[i], n) : NULL;
+		if (hit && (size_t)(hit - o->text.data) < best)
+			best = (size_t)(hit - o->text.data);
+	}
+	if (best == SIZE_MAX)
+		return false;
+	o->text.len = best;
+	o->stopped = true;
+	o->n_partial = 0;
+	return true;
+}
+
+int textout_add(struct textout *o, uint32_t id)
+{
+	size_t n, before = o->text.len;
+	const char *p = tokenizer_token(o->tokenizer, id, &n);
+
+	if (o->stopped)
+		return TEXTOUT_STOP;
+	for (size_t i = 0; i < n; i++) {
+		int r = add_byte(o, (uint8_t)p[i]);
+		if (r < 0)
+			return r;
+	}
+	return o->text.len > before && find_stop(o, before) ? TEXTOUT_STOP : 0;
+}
+
+int textout_finish(struct textout *o)
+{
+	size_t before = o->text.len;
+	int r = o->n_partial > 0 ? buf_append(&o->text, REPLACEMENT, 3) : 0;
+
+	o->n_partial = 0;
+	if (r < 0)
+		return r;
+	return o->text.len > before && find_stop(o, before) ? TEXTOUT_STOP : 0;
+}
+
+/* Bytes at the end of the text that begin some stop string. */
+static size_t held_back(const struct textout *o)
+{
+	size_t most = 0;
+
+	for (int i = 0; i < o->n_stops; i++) {
+		size_t n = strlen(o->stops[i]) - 1;
+		if (n > o->text.len)
+			n = o->text.len;
+		for (; n > most; n--)
+			if (memcmp(o->text.data + o->text.len - n, o->stops[i], n) == 0)
+				most = n;
+	}
+	return most;
+}
+
+const char *textout_take(struct textout *o, bool all, size_t *ret_len)
+{
+	size_t end = o->text.len, from = o->shown;
+
+	if (!all && !o->stopped && end > 0)
+		end -= held_back(o);
+	if (end < from)
+		end = from;
+	*ret_len = end - from;
+	o->shown = end;
+	return o->text.data ? (const char *)o->text.data + from : "";
+}
