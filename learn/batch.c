@@ -1,0 +1,235 @@
+/* Building a batch (learn/batch.h).
+ *
+ * Generated rows carry the target's top-K over the whole vocabulary: what of it
+ * lies in the draft vocabulary is renormalised there. Prompt rows carry the
+ * final state z: logits are the frozen head times z, y their argmax, Q the
+ * softmax of the TEACHER_K largest of the draft vocabulary.
+ */
+#include "learn/batch.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 64 };
+
+int batcher_init(struct batcher *b, struct dev *d, const struct frozen *fz, bool prompt_rows, struct errtext *e)
+{
+	struct batcher n = {.d = d, .fz = fz, .prompt_rows = prompt_rows};
+	int r = 0;
+	n.draft_of = malloc((size_t)fz->V * sizeof *n.draft_of);
+	if (!n.draft_of)
+		r = -ENOMEM;
+	if (!r) { /* also when prompts are not trained: the option may change while we run */
+		n.z = d->ops->alloc(d, (size_t)CHUNK * (size_t)fz->H * sizeof(real));
+		n.logits = d->ops->alloc(d, (size_t)CHUNK * (size_t)fz->V * sizeof(real));
+		r = n.z && n.logits ? d->ops->weight_pack(d, &n.head, DT_BF16, fz->V, fz->H, fz->head, DT_BF16) : -ENOMEM;
+	}
+	if (r) {
+		batcher_done(&n);
+		return errtext_set(e, r, "teacher: not enough memory for the head of %d x %d", fz->V, fz->H);
+	}
+	*b = n;
+	return 0;
+}
+
+void batcher_done(struct batcher *b)
+{
+	if (b->d) {
+		b->d->ops->weight_free(b->d, &b->head);
+		b->d->ops->weight_free(b->d, &b->head_d);
+		b->d->ops->free(b->d, b->z);
+		b->d->ops->free(b->d, b->logits);
+	}
+	free(b->draft_of);
+	free(b->ids);
+	free(b->t_ids);
+	free(b->y);
+	free(b->features);
+	free(b->t_p);
+	free(b->mask);
+	free(b->in_vocab);
+	memset(b, 0, sizeof *b);
+}
+
+int batcher_set_vocab(struct batcher *b, const int64_t *d2t, int V_d)
+{
+	size_t H = (size_t)b->fz->H;
+	uint16_t *rows = malloc((size_t)V_d * H * sizeof *rows);
+	if (!rows)
+		return -ENOMEM;
+	for (int i = 0; i < b->fz->V; i++)
+		b->draft_of[i] = -1;
+	for (int i = 0; i < V_d; i++) {
+		int64_t id = i + d2t[i];
+		if (id < 0 || id >= b->fz->V) {
+			free(rows);
+			return -EINVAL;
+		}
+		b->draft_of[id] = i;
+		memcpy(rows + (size_t)i * H, b->fz->head + (size_t)id * H, H * sizeof *rows);
+	}
+	b->V_d = V_d;
+	int r = 0;
+	b->d->ops->weight_free(b->d, &b->head_d);
+	memset(&b->head_d, 0, sizeof b->head_d);
+	r = b->d->ops->weight_pack(b->d, &b->head_d, DT_BF16, V_d, b->fz->H, rows, DT_BF16);
+	free(rows);
+	return r;
+}
+
+static int reserve(struct batcher *b, int n, int H3)
+{
+	if (n <= b->cap)
+		return 0;
+	size_t k = (size_t)n;
+	uint32_t *ids = realloc(b->ids, (k + 1) * sizeof *ids);
+	if (ids)
+		b->ids = ids;
+	uint32_t *t_ids = realloc(b->t_ids, k * TEACHER_K * sizeof *t_ids);
+	if (t_ids)
+		b->t_ids = t_ids;
+	uint32_t *y = realloc(b->y, k * sizeof *y);
+	if (y)
+		b->y = y;
+	real *f = realloc(b->features, k * (size_t)H3 * sizeof *f);
+	if (f)
+		b->features = f;
+	real *p = realloc(b->t_p, k * TEACHER_K * sizeof *p);
+	if (p)
+		b->t_p = p;
+	uint8_t *m = realloc(b->mask, k), *v = realloc(b->in_vocab, k);
+	if (m)
+		b->mask = m;
+	if (v)
+		b->in_vocab = v;
+	if (!ids || !t_ids || !y || !f || !p || !m || !v)
+		return -ENOMEM;
+	b->cap = n;
+	return 0;
+}
+
+/* Row t's teacher from a recorded top-K row (log-probabilities over the whole vocabulary, sorted). */
+static void teach_from_topk(struct batcher *b, int t, const uint32_t *ids, const uint16_t *lp, int K)
+{
+	uint32_t *out = b->t_ids + (size_t)t * TEACHER_K;
+	real *p = b->t_p + (size_t)t * TEACHER_K;
+	double sum = 0;
+	int n = 0;
+	for (int i = 0; i < K && n < TEACHER_K; i++) {
+		int32_t d = b->draft_of[ids[i]];
+		if (d < 0)
+			continue;
+		out[n] = (uint32_t)d;
+		p[n] = (real)exp((double)f16_to_f32(lp[i]));
+		sum += p[n++];
+	}
+	b->y[t] = ids[0];
+	b->in_vocab[t] = sum > 0 && b->draft_of[ids[0]] >= 0;
+	for (int i = 0; i < n && sum > 0; i++)
+		p[i] = (real)(p[i] / sum);
+}
+
+/* Rows whose teacher comes from a final state: states gathered, two products, softmax on the host. */
+static int teach_from_hidden(struct batcher *b, const struct joined *j, const int *rows, const int *src, int m)
+{
+	const struct ops *o = b->d->ops;
+	int H = b->fz->H, V = b->fz->V, K = b->V_d < TEACHER_K ? b->V_d : TEACHER_K;
+	real *host = malloc((size_t)CHUNK * (size_t)H * sizeof *host);
+	float *vals = malloc((size_t)CHUNK * TEACHER_K * sizeof *vals);
+	uint32_t *ids = malloc((size_t)CHUNK * TEACHER_K * sizeof *ids), *y = malloc(CHUNK * sizeof *y);
+	int r = host && vals && ids && y ? 0 : -ENOMEM;
+	for (int at = 0; at < m && !r; at += CHUNK) {
+		int c = m - at < CHUNK ? m - at : CHUNK;
+		for (int i = 0; i < c; i++)
+			for (int h = 0; h < H; h++)
+				host[i * H + h] = (real)bf16_to_f32(j->hidden[(size_t)src[at + i] * (size_t)H + (size_t)h]);
+		r = o->upload(b->d, b->z, host, (size_t)c * (size_t)H * sizeof *host);
+		if (!r)
+			r = o->linear(b->d, b->logits, V, &b->head, b->z, H, c, false);
+		if (!r)
+			r = o->topk(b->d, y, vals, NULL, b->logits, V, c, V, 1);
+		if (!r)
+			r = o->linear(b->d, b->logits, b->V_d, &b->head_d, b->z, H, c, false);
+		if (!r)
+			r = o->topk(b->d, ids, vals, NULL, b->logits, b->V_d, c, b->V_d, K);
+		for (int i = 0; i < c && !r; i++) {
+			int t = rows[at + i];
+			const float *v = vals + (size_t)i * (size_t)K;
+			double sum = 0;
+			for (int k = 0; k < K; k++)
+				sum += exp((double)v[k] - (double)v[0]);
+			for (int k = 0; k < K; k++) {
+				b->t_ids[(size_t)t * TEACHER_K + (size_t)k] = ids[(size_t)i * (size_t)K + (size_t)k];
+				b->t_p[(size_t)t * TEACHER_K + (size_t)k] = (real)(exp((double)v[k] - (double)v[0]) / sum);
+			}
+			b->y[t] = y[i];
+			b->in_vocab[t] = b->draft_of[y[i]] >= 0;
+		}
+	}
+	free(host);
+	free(vals);
+	free(ids);
+	free(y);
+	return r;
+}
+
+/* Was token j of the run generated by the target? The one after the last row goes with that row. */
+static bool generated(const struct joined *j, int i)
+{
+	return j->mask[i < j->n ? i : j->n - 1];
+}
+
+/* Teacher, y, in_vocab and mask of rows row0..row0+n-1. */
+static int teach(struct batcher *b, const struct joined *j, int row0, int n)
+{
+	int *rows = malloc((size_t)n * 2 * sizeof *rows), *src = rows ? rows + n : NULL, m = 0;
+	if (!rows)
+		return -ENOMEM;
+	memset(b->t_ids, 0, (size_t)n * TEACHER_K * sizeof *b->t_ids);
+	memset(b->t_p, 0, (size_t)n * TEACHER_K * sizeof *b->t_p);
+	memset(b->mask, 0, (size_t)n);
+	memset(b->in_vocab, 0, (size_t)n);
+	memset(b->y, 0, (size_t)n * sizeof *b->y);
+	for (int t = 0; t < n && row0 + t + 1 < j->n; t++) { /* nobody recorded what follows the run's last row's next token */
+		int next = row0 + t + 1;
+		if (!b->prompt_rows && !generated(j, next + 1))
+			continue;
+		if (j->gen_row[next] >= 0) {
+			size_t g = (size_t)j->gen_row[next] * (size_t)j->K;
+			teach_from_topk(b, t, j->topk_ids + g, j->topk_lp + g, j->K);
+			b->mask[t] = 1;
+		} else if (j->hid_row[next] >= 0 && b->prompt_rows) {
+			rows[m] = t;
+			src[m++] = j->hid_row[next];
+			b->mask[t] = 1;
+		}
+	}
+	int r = m ? teach_from_hidden(b, j, rows, src, m) : 0;
+	free(rows);
+	return r;
+}
+
+int batch_build(struct batcher *b, const struct joined *j, int row0, int n, struct train_batch *ret, int *ret_weighted)
+{
+	if (n < 2 || row0 < 0 || row0 + n > j->n || j->H != b->fz->H)
+		return -EINVAL;
+	int r = reserve(b, n, j->H3);
+	if (r)
+		return r;
+	memcpy(b->ids, j->ids + row0, ((size_t)n + 1) * sizeof *b->ids);
+	const uint16_t *f = j->features + (size_t)row0 * (size_t)j->H3;
+	for (size_t i = 0; i < (size_t)n * (size_t)j->H3; i++)
+		b->features[i] = (real)bf16_to_f32(f[i]);
+	if ((r = teach(b, j, row0, n)))
+		return r;
+	int weighted = 0;
+	for (int t = 0; t < n; t++)
+		weighted += b->mask[t] && b->in_vocab[t];
+	*ret_weighted = weighted;
+	*ret = (struct train_batch){
+		.n = n, .ids = b->ids, .pos = j->pos + row0, .features = b->features, .mask = b->mask,
+		.teacher = {.n = n, .K = TEACHER_K, .ids = b->t_ids, .p = b->t_p}, .y = b->y, .in_vocab = b->in_vocab,
+	};
+	return 0;
+}

@@ -1,0 +1,187 @@
+/* Checkpoint files (learn/checkpoint.h): %012d.ckpt, the number grows with each. */
+#include "learn/checkpoint.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/base/fs.h"
+#include "daemon/base/sha.h"
+#include "schemas/safetensors.h"
+
+enum { KEEP = 2 };
+
+static const enum st_dtype real_type = sizeof(real) == 8 ? ST_F64 : ST_F32;
+
+void checkpoint_done(struct checkpoint *c)
+{
+	json_decref(c->state);
+	free(c->params);
+	free(c->moments);
+	free(c->d2t);
+	free(c->counts);
+	memset(c, 0, sizeof *c);
+}
+
+/* Serial numbers present, newest first, at most max. */
+static int list(const char *dir, int64_t *ret, int max)
+{
+	DIR *d = opendir(dir);
+	int n = 0;
+	for (const struct dirent *de; d && (de = readdir(d));) {
+		int64_t s;
+		int used = 0;
+		if (sscanf(de->d_name, "%12" SCNd64 ".ckpt%n", &s, &used) != 1 || used == 0 || de->d_name[used])
+			continue;
+		int i = n < max ? n++ : max - 1;
+		for (; i > 0 && ret[i - 1] < s; i--)
+			ret[i] = ret[i - 1];
+		if (i < max)
+			ret[i] = s;
+	}
+	if (d)
+		closedir(d);
+	return n;
+}
+
+static int path_of(const char *dir, int64_t serial, char ret[PATH_MAX])
+{
+	return snprintf(ret, PATH_MAX, "%s/%012" PRId64 ".ckpt", dir, serial) < PATH_MAX ? 0 : -ENAMETOOLONG;
+}
+
+static void prune(const char *dir)
+{
+	int64_t s[64];
+	char path[PATH_MAX];
+	int n = list(dir, s, 64);
+	for (int i = KEEP; i < n; i++)
+		if (!path_of(dir, s[i], path))
+			(void)unlink(path);
+}
+
+static void hash_tensor(struct sha *sha, const char *name, const void *data, size_t bytes)
+{
+	sha_update(sha, name, strlen(name) + 1);
+	sha_update(sha, data, bytes);
+}
+
+int checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c, struct errtext *e)
+{
+	char *state = json_dumps(c->state, JSON_COMPACT | JSON_SORT_KEYS), path[PATH_MAX], hex[SHA_HEX];
+	struct sha *sha = sha_new();
+	struct buf out = BUF_INIT(0);
+	int n = 0, r = state && sha ? path_of(dir, serial, path) : -ENOMEM;
+	struct st_out t[5];
+	t[n++] = (struct st_out){"counts", ST_U64, 1, {(uint64_t)c->V}, c->counts};
+	if (c->params) {
+		t[n++] = (struct st_out){"d2t", ST_I64, 1, {(uint64_t)c->V_d}, c->d2t};
+		t[n++] = (struct st_out){"params", real_type, 1, {c->n_params}, c->params};
+		t[n++] = (struct st_out){"moments", real_type, 1, {c->n_moments}, c->moments};
+	}
+	t[n++] = (struct st_out){"state", ST_U8, 1, {state ? strlen(state) : 0}, state};
+	for (int i = 0; i < n && !r; i++)
+		hash_tensor(sha, t[i].name, t[i].data, (size_t)t[i].shape[0] * st_dtype_size(t[i].dtype));
+	if (!r) {
+		sha_final_hex(sha, hex);
+		const struct st_meta_kv meta[] = {{"schema", "1"}, {"sha256", hex}};
+		r = st_write(&out, t, n, meta, 2, 8);
+	}
+	if (!r)
+		r = fs_mkdirs(dir);
+	fs_crash_point("checkpoint-before");
+	if (!r)
+		r = fs_write_atomic(path, out.data, out.len);
+	fs_crash_point("checkpoint-after");
+	if (r)
+		r = errtext_set(e, r, "checkpoint %.180s: %s", dir, strerror(-r));
+	else
+		prune(dir);
+	sha_free(sha);
+	free(state);
+	buf_done(&out);
+	return r;
+}
+
+/* A copy of one 1-D tensor; *ret NULL when the file has none. */
+static int take(const struct st_file *st, const char *name, enum st_dtype type, struct sha *sha, void **ret, size_t *ret_n)
+{
+	const struct st_tensor *t = st_find(st, name);
+	if (!t)
+		return 0;
+	if (t->dtype != type || t->n_dims != 1)
+		return -EINVAL;
+	void *p = malloc(t->bytes + 1);
+	if (!p)
+		return -ENOMEM;
+	memcpy(p, t->data, t->bytes);
+	((char *)p)[t->bytes] = 0;
+	hash_tensor(sha, name, p, t->bytes);
+	*ret = p;
+	*ret_n = (size_t)t->shape[0];
+	return 0;
+}
+
+static int parse(const struct fs_map *map, struct checkpoint *c, struct errtext *e)
+{
+	struct st_file *st = NULL;
+	struct sha *sha = sha_new();
+	char *state = NULL, hex[SHA_HEX];
+	size_t n_state = 0, n_counts = 0, n_d2t = 0;
+	int r = sha ? st_parse(map->data, map->len, &st, e) : -ENOMEM;
+	if (!r)
+		r = take(st, "counts", ST_U64, sha, (void **)&c->counts, &n_counts);
+	if (!r)
+		r = take(st, "d2t", ST_I64, sha, (void **)&c->d2t, &n_d2t);
+	if (!r)
+		r = take(st, "params", real_type, sha, (void **)&c->params, &c->n_params);
+	if (!r)
+		r = take(st, "moments", real_type, sha, (void **)&c->moments, &c->n_moments);
+	if (!r)
+		r = take(st, "state", ST_U8, sha, (void **)&state, &n_state);
+	if (!r) {
+		sha_final_hex(sha, hex);
+		const char *want = st_meta(st, "sha256"), *schema = st_meta(st, "schema");
+		if (!want || strcmp(want, hex) != 0 || !schema || strcmp(schema, "1") != 0 || !state)
+			r = -EINVAL;
+		else if (!(c->state = json_loads(state, JSON_REJECT_DUPLICATES, NULL)))
+			r = -EINVAL;
+	}
+	c->V = (int)n_counts;
+	c->V_d = (int)n_d2t;
+	sha_free(sha);
+	free(state);
+	st_free(st);
+	return r;
+}
+
+int checkpoint_load(const char *dir, struct checkpoint *ret, int64_t *ret_serial, int *ret_damaged, struct errtext *e)
+{
+	int64_t s[16];
+	int n = list(dir, s, 16);
+	*ret_damaged = 0;
+	for (int i = 0; i < n; i++) {
+		struct checkpoint c = {0};
+		struct fs_map map = {0};
+		char path[PATH_MAX];
+		int r = path_of(dir, s[i], path);
+		if (!r)
+			r = fs_map(path, &map);
+		if (!r)
+			r = parse(&map, &c, e);
+		fs_unmap(&map);
+		if (!r) {
+			*ret = c;
+			*ret_serial = s[i];
+			return 0;
+		}
+		checkpoint_done(&c);
+		if (r == -ENOMEM)
+			return r;
+		++*ret_damaged;
+	}
+	return -ENOENT;
+}

@@ -1,0 +1,25 @@
+/* Checkpoints: everything the learner is, at one place of the journal.
+ *
+ * One safetensors file each in state_dir/checkpoint/: f32 masters, optimizer
+ * state, d2t, token counts, and the rest as JSON. Written by temp + fsync +
+ * rename, checksummed as a whole, the newest two kept: a damaged one falls
+ * back to the one before, and the journal carries on from there.
+ */
+#pragma once
+#include <jansson.h>
+#include "kernels/dev.h"
+
+struct checkpoint {
+	json_t *state;    /* owned */
+	size_t n_params, n_moments;
+	real *params, *moments; /* owned; NULL before there is a draft */
+	int V_d;
+	int64_t *d2t;     /* owned */
+	int V;
+	uint64_t *counts; /* [V] owned */
+};
+
+int MUSTCHECK checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c, struct errtext *e);
+/* The newest whole one. -ENOENT: none (also when all are damaged: *ret_damaged says how many). */
+int MUSTCHECK checkpoint_load(const char *dir, struct checkpoint *ret, int64_t *ret_serial, int *ret_damaged, struct errtext *e);
+void checkpoint_done(struct checkpoint *c); /* safe on a zeroed struct */

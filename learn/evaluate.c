@@ -1,0 +1,109 @@
+/* Paired replay (learn/evaluate.h). */
+#include "learn/evaluate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DOMAINS = 32 };
+
+struct tally {
+	char domain[32];
+	int requests;
+	uint64_t rounds[2], accepted[2];
+};
+
+int evaluate_run(struct learner *l, const struct joined *j, const struct draft *d, int k, struct replay_result *ret)
+{
+	int first = 0;
+	memset(ret, 0, sizeof *ret);
+	while (first < j->n && !j->mask[first])
+		first++;
+	if (first == 0 || first >= j->n) /* the row before the first generated token starts the first round */
+		return 0;
+	size_t n = (size_t)j->n * (size_t)j->H3;
+	real *f = malloc(n * sizeof *f);
+	if (!f)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		f[i] = (real)bf16_to_f32(j->features[i]);
+	struct replay_request q = {.n = j->n, .ids = j->ids, .pos = j->pos, .features = f, .first_round_row = first - 1};
+	int r = replay_accept_length(l->d, &d->c, d->w, d->d2t, l->fz->embedding, &q, k, ret);
+	free(f);
+	return r;
+}
+
+static double accept_length(uint64_t rounds, uint64_t accepted)
+{
+	return rounds ? 1 + (double)accepted / (double)rounds : 1;
+}
+
+static struct tally *tally_of(struct tally *t, int *n, const char *domain)
+{
+	for (int i = 0; i < *n; i++)
+		if (strcmp(t[i].domain, domain) == 0)
+			return &t[i];
+	if (*n == MAX_DOMAINS)
+		return &t[MAX_DOMAINS - 1];
+	(void)snprintf(t[*n].domain, sizeof t->domain, "%s", domain);
+	return &t[(*n)++];
+}
+
+/* One request under both (v[1] NULL: plain decoding), into its domain's tally and the list of pairs. */
+static int pair(struct learner *l, const struct run *run, const struct draft *const v[2], int k, struct tally *t, int *n_t, json_t *pairs)
+{
+	struct joined j = {0};
+	struct replay_result res[2] = {0};
+	int r = joined_load(l->pool, run, (uint32_t)l->fz->V, &j);
+	if (r == -EIO)
+		return 0; /* damaged on disk: left out, as it is from training */
+	for (int i = 0; i < 2 && !r; i++)
+		if (v[i])
+			r = evaluate_run(l, &j, v[i], k, &res[i]);
+	joined_done(&j);
+	if (r || !res[0].rounds)
+		return r;
+	struct tally *x = tally_of(t, n_t, run->domain);
+	x->requests++;
+	for (int i = 0; i < 2; i++) {
+		x->rounds[i] += res[i].rounds;
+		x->accepted[i] += res[i].accepted;
+	}
+	return json_array_append_new(pairs, json_pack("{s:s,s:I,s:f,s:f}", "domain", run->domain, "rounds", (json_int_t)res[0].rounds, "live_al",
+						      accept_length(res[1].rounds, res[1].accepted), "candidate_al",
+						      accept_length(res[0].rounds, res[0].accepted))) ? -ENOMEM : 0;
+}
+
+static json_t *table(const struct tally *t, int n, const uint32_t version[2])
+{
+	json_t *a = json_array();
+	for (int i = 0; i < n; i++)
+		for (int v = 0; v < 2; v++)
+			(void)json_array_append_new(a, json_pack("{s:I,s:s,s:i,s:I,s:f}", "version", (json_int_t)version[v], "domain", t[i].domain,
+								 "requests", t[i].requests, "rounds", (json_int_t)t[i].rounds[v], "accept_length",
+								 accept_length(t[i].rounds[v], t[i].accepted[v])));
+	return a;
+}
+
+int evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, json_t **ret, struct errtext *e)
+{
+	struct draft d[2] = {0};
+	const struct draft *v[2] = {&d[0], live ? &d[1] : NULL};
+	const uint32_t version[2] = {candidate, live};
+	struct tally t[MAX_DOMAINS] = {0};
+	json_t *pairs = json_array();
+	int n_t = 0;
+	int r = pairs ? publish_read_version(l->o.store, candidate, l->fz, &d[0], e) : -ENOMEM;
+	if (!r && live)
+		r = publish_read_version(l->o.store, live, l->fz, &d[1], e);
+	for (int i = 0; i < l->runs.n && !r; i++)
+		if (l->runs.v[i].state == RUN_HELD_OUT)
+			r = pair(l, &l->runs.v[i], v, k, t, &n_t, pairs);
+	draft_done(&d[0]);
+	draft_done(&d[1]);
+	if (!r && !json_array_size(pairs))
+		r = EVALUATE_E_NOT_ENOUGH;
+	if (!r)
+		r = (*ret = json_pack("{s:i,s:o,s:o}", "requests", (int)json_array_size(pairs), "pairs", json_incref(pairs), "table", table(t, n_t, version))) ? 0 : -ENOMEM;
+	json_decref(pairs);
+	return r;
+}

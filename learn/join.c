@@ -1,0 +1,171 @@
+/* Joining (learn/join.h). Open parts are few (tens), so a scan finds them. */
+#include "learn/join.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void join_init(struct join *j, int (*closed)(void *arg, struct run *r), void *arg)
+{
+	*j = (struct join){.max_open = 256, .max_lag = 256, .next_id = 1, .closed = closed, .arg = arg};
+}
+
+void join_done(struct join *j)
+{
+	for (int i = 0; i < j->n; i++)
+		run_done(&j->open[i].run);
+	free(j->open);
+	j->open = NULL;
+	j->n = 0;
+}
+
+static void forget(struct join *j, int i)
+{
+	memmove(&j->open[i], &j->open[i + 1], (size_t)(j->n - i - 1) * sizeof *j->open);
+	j->n--;
+}
+
+static int close_at(struct join *j, int i)
+{
+	struct run r = j->open[i].run;
+	forget(j, i);
+	if (r.n < JOIN_MIN_ROWS) {
+		run_done(&r);
+		return 0;
+	}
+	r.id = j->next_id++;
+	return j->closed(j->arg, &r);
+}
+
+static int find(const struct join *j, const struct trace_record *r, int partition)
+{
+	for (int i = 0; i < j->n; i++)
+		if (j->open[i].run.partition == partition && strcmp(j->open[i].request, r->meta.request) == 0 && strcmp(j->open[i].producer, r->meta.producer) == 0)
+			return i;
+	return -1;
+}
+
+/* Does the record continue the part? Rows must follow without a hole, in number and in text. */
+static bool continues(const struct join_open *o, const struct trace_record *r)
+{
+	return r->meta.run == o->next_run && r->positions[0] == o->next_pos && r->token_ids[0] == o->next_token &&
+	       (r->K == o->K || !r->T_gen || !o->K) && o->run.n_refs < RUN_MAX_RECORDS;
+}
+
+static int start(struct join *j, const struct trace_record *r, int partition)
+{
+	if (j->n >= j->max_open) {
+		int k = close_at(j, 0);
+		if (k)
+			return k;
+	}
+	struct join_open *v = realloc(j->open, (size_t)(j->n + 1) * sizeof *v);
+	if (!v)
+		return -ENOMEM;
+	j->open = v;
+	struct join_open *o = &v[j->n++];
+	memset(o, 0, sizeof *o);
+	(void)snprintf(o->request, sizeof o->request, "%s", r->meta.request);
+	(void)snprintf(o->producer, sizeof o->producer, "%s", r->meta.producer);
+	(void)snprintf(o->run.domain, sizeof o->run.domain, "%s", r->meta.domain);
+	o->run.partition = partition;
+	o->run.pos0 = r->positions[0];
+	return 0;
+}
+
+int join_add(struct join *j, const struct trace_record *r, int partition, int64_t offset, struct pool_ref ref)
+{
+	int i = find(j, r, partition), k;
+	if (i >= 0 && !continues(&j->open[i], r)) {
+		j->gaps++;
+		if ((k = close_at(j, i)))
+			return k;
+		i = -1;
+	}
+	if (i < 0) {
+		if ((k = start(j, r, partition)))
+			return k;
+		i = j->n - 1;
+	}
+	struct join_open *o = &j->open[i];
+	if ((k = run_ref_add(&o->run, ref)))
+		return k;
+	o->run.n += r->T;
+	o->run.n_gen += r->T_gen;
+	o->next_run = r->meta.run + 1;
+	o->next_pos = r->positions[r->T - 1] + 1;
+	o->next_token = r->next_token;
+	if (r->T_gen)
+		o->K = r->K;
+	o->last_offset = offset;
+	if (r->meta.last && (k = close_at(j, i)))
+		return k;
+	for (i = 0; i < j->n;) { /* silent for too long on this partition */
+		if (j->open[i].run.partition == partition && offset - j->open[i].last_offset > j->max_lag) {
+			if ((k = close_at(j, i)))
+				return k;
+		} else
+			i++;
+	}
+	return 0;
+}
+
+void join_drop_below(struct join *j, uint32_t segment)
+{
+	for (int i = 0; i < j->n;) {
+		if (j->open[i].run.refs[0].segment < segment) {
+			run_done(&j->open[i].run);
+			forget(j, i);
+		} else
+			i++;
+	}
+}
+
+json_t *join_to_json(const struct join *j)
+{
+	json_t *open = json_array();
+	for (int i = 0; i < j->n; i++) {
+		const struct join_open *o = &j->open[i];
+		json_t *v = json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:o}", "request", o->request, "producer", o->producer, "next_run",
+				      (json_int_t)o->next_run, "next_pos", (json_int_t)o->next_pos, "next_token", (json_int_t)o->next_token,
+				      "K", o->K, "last_offset", (json_int_t)o->last_offset, "run", run_to_json(&o->run));
+		if (!v || json_array_append_new(open, v)) {
+			json_decref(open);
+			return NULL;
+		}
+	}
+	return json_pack("{s:I,s:I,s:o}", "next_id", (json_int_t)j->next_id, "gaps", (json_int_t)j->gaps, "open", open);
+}
+
+int join_from_json(struct join *j, const json_t *v)
+{
+	json_int_t next_id, gaps;
+	json_t *open, *x;
+	size_t i;
+	if (json_unpack((json_t *)(uintptr_t)v, "{s:I,s:I,s:o}", "next_id", &next_id, "gaps", &gaps, "open", &open) || !json_is_array(open))
+		return -EINVAL;
+	j->next_id = (uint64_t)next_id;
+	j->gaps = (uint64_t)gaps;
+	json_array_foreach(open, i, x) {
+		const char *request, *producer;
+		json_int_t run, pos, token, last;
+		json_t *jr;
+		struct join_open o = {0};
+		if (json_unpack(x, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:o}", "request", &request, "producer", &producer, "next_run", &run,
+				"next_pos", &pos, "next_token", &token, "K", &o.K, "last_offset", &last, "run", &jr) || run_from_json(jr, &o.run))
+			return -EINVAL;
+		(void)snprintf(o.request, sizeof o.request, "%s", request);
+		(void)snprintf(o.producer, sizeof o.producer, "%s", producer);
+		o.next_run = (uint32_t)run;
+		o.next_pos = (uint32_t)pos;
+		o.next_token = (uint32_t)token;
+		o.last_offset = last;
+		struct join_open *w = realloc(j->open, (size_t)(j->n + 1) * sizeof *w);
+		if (!w) {
+			run_done(&o.run);
+			return -ENOMEM;
+		}
+		j->open = w;
+		w[j->n++] = o;
+	}
+	return 0;
+}

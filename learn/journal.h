@@ -1,0 +1,50 @@
+/* The journal: everything that decides what is trained, in one total order.
+ *
+ * state_dir/journal is text, one entry a line, each closed by a checksum. A
+ * step is an entry too, so "verdict before step 812" needs no other clock than
+ * the order of lines. Entries are appended, synced, then acted on; repeating the
+ * lines repeats the run. A torn last line (crash while appending) is cut off.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "daemon/base/err.h"
+
+enum journal_kind {
+	J_CONFIG,  /* text: the options that bear on weights, as one JSON object */
+	J_TAKE,    /* partition, offset, count: the offset of the first record, and how many followed it */
+	J_GAP,     /* partition, offset -> to: the log starts again there */
+	J_INIT,    /* first draft from what was counted; text: a file of token ids to count too, or "" */
+	J_REBASE,  /* version, text = weights_sha: its weights, fresh moments */
+	J_STEP,    /* number: one training step */
+	J_PUBLISH, /* text: folder name; the cut is where we stand */
+	J_SUBMITTED, /* version: the number the daemon gave to the last J_PUBLISH */
+	J_WITHDRAW,  /* the last J_PUBLISH came to nothing */
+	J_VERDICT, /* version, text */
+	J_PAUSE, J_RESUME,
+	J_DRIFT,   /* number: level */
+	J_N
+};
+
+enum { JOURNAL_TEXT = 512 };
+
+struct journal_entry {
+	enum journal_kind kind;
+	int partition;
+	int64_t offset, count, to; /* J_TAKE, J_GAP */
+	int64_t number;            /* step, level */
+	uint32_t version;
+	char text[JOURNAL_TEXT];
+};
+
+struct journal;
+/* Opens or makes it; a torn last line is cut (unless read_only). A damaged line before the last: -EINVAL. */
+int MUSTCHECK journal_open(const char *path, bool read_only, struct journal **ret, struct errtext *e);
+struct journal *journal_close(struct journal *j);
+int64_t journal_end(const struct journal *j);              /* bytes: where the next entry goes */
+int MUSTCHECK journal_append(struct journal *j, const struct journal_entry *x); /* buffered: not yet to be acted on */
+int MUSTCHECK journal_sync(struct journal *j);             /* written and durable */
+int MUSTCHECK journal_cut(struct journal *j, int64_t at);  /* forget what stands at byte `at` and after */
+/* The entry at byte `at`, and where the next one starts. 0, 1 = no more, -EINVAL. */
+enum { JOURNAL_E_END = 1 };
+int MUSTCHECK journal_read(struct journal *j, int64_t at, struct journal_entry *ret, int64_t *ret_next);

@@ -1,0 +1,535 @@
+/* The state machine (learn/learner.h): applying entries, choosing what to train.
+ *
+ * What a step trains is drawn from a counter random number keyed by (seed, step):
+ * the oldest queued run, or, for a share of the steps and whenever nothing new
+ * waits, a run of the pool that was not trained max_epochs times yet.
+ */
+#include "learn/learner.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/sha.h"
+#include "learn/init.h"
+
+enum { MIN_WINDOW = 8 };
+
+/* ---- choosing ---- */
+
+/* Counter random numbers: splitmix64's finalizer over (seed, step, stream). */
+static uint64_t draw(uint64_t seed, int64_t step, uint64_t stream)
+{
+	uint64_t x = seed + 0x9e3779b97f4a7c15u * ((uint64_t)step * 4 + stream + 1);
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+	return x ^ (x >> 31);
+}
+
+static bool replayable(const struct learner *l, const struct run *r)
+{
+	return r->state == RUN_TRAINED && !r->bad && r->epochs < l->o.max_epochs;
+}
+
+/* The run that the next step trains, or NULL; *ret_row0: its first row. Changes nothing. */
+static struct run *choose(struct learner *l, int *ret_row0)
+{
+	struct run *cur = l->cur_run ? runs_find(&l->runs, l->cur_run) : NULL, *queued = NULL;
+	uint64_t n = 0;
+	*ret_row0 = 0;
+	if (cur && !cur->bad && cur->state == RUN_TRAINED && l->cur_row > 0 && l->cur_row + MIN_WINDOW <= cur->n) {
+		*ret_row0 = l->cur_row;
+		return cur;
+	}
+	for (int i = 0; i < l->runs.n; i++) {
+		struct run *r = &l->runs.v[i];
+		if (r->state == RUN_QUEUED && !queued)
+			queued = r;
+		n += replayable(l, r);
+	}
+	double u = (double)(draw(l->o.seed, l->step, 0) >> 11) * 0x1p-53;
+	if (queued && !(n && u < l->o.replay_share))
+		return queued;
+	if (!n)
+		return NULL;
+	uint64_t pick = draw(l->o.seed, l->step, 1) % n;
+	for (int i = 0; i < l->runs.n; i++)
+		if (replayable(l, &l->runs.v[i]) && pick-- == 0)
+			return &l->runs.v[i];
+	return NULL;
+}
+
+bool learner_can_step(struct learner *l)
+{
+	int row0;
+	return l->t && !l->paused && choose(l, &row0);
+}
+
+int learner_count(const struct learner *l, enum run_state s)
+{
+	int n = 0;
+	for (int i = 0; i < l->runs.n; i++)
+		n += l->runs.v[i].state == s;
+	return n;
+}
+
+/* ---- one step ---- */
+
+static void note(struct learner *l, const struct train_result *r)
+{
+	bool first = l->n.trained_tokens == 0;
+	l->last = *r;
+	l->n.trained_tokens += r->tokens;
+	if (isfinite(r->loss) && isfinite(r->step_acc[0])) {
+		l->loss_mean = first ? r->loss : 0.95 * l->loss_mean + 0.05 * r->loss;
+		l->acc_mean = first ? r->step_acc[0] : 0.95 * l->acc_mean + 0.05 * r->step_acc[0];
+	}
+}
+
+/* Train rows [row0, row0+n) of a run. A run that cannot be read or gives a non-finite step is never chosen again. */
+static int train(struct learner *l, struct run *r, int row0, int n)
+{
+	struct joined j = {0};
+	struct train_batch b;
+	struct train_result res = {0};
+	int weighted = 0, k = joined_load(l->pool, r, (uint32_t)l->fz->V, &j);
+	if (!k)
+		k = batch_build(&l->batcher, &j, row0, n, &b, &weighted);
+	if (!k && weighted == 0)
+		l->n.steps_empty++;
+	else if (!k)
+		k = l->o.kind->step(l->t, &b, &res);
+	joined_done(&j);
+	if (k == -ENOMEM)
+		return k;
+	if (k) {
+		r->bad = true;
+		l->n.steps_bad++;
+	} else if (weighted)
+		note(l, &res);
+	return 0;
+}
+
+static int apply_step(struct learner *l, const struct journal_entry *x, struct errtext *e)
+{
+	int row0;
+	struct run *r = l->t ? choose(l, &row0) : NULL;
+	if (!r || x->number != l->step)
+		return errtext_set(e, -EINVAL, "journal: step %" PRId64 " does not follow from what came before it (step %" PRId64 ")", x->number, l->step);
+	if (row0 == 0) {
+		r->state = RUN_TRAINED;
+		r->epochs++;
+	}
+	int n = r->n - row0 < l->o.max_rows ? r->n - row0 : l->o.max_rows;
+	l->cur_run = r->id;
+	l->cur_row = row0 + n;
+	int k = train(l, r, row0, n);
+	if (k)
+		return errtext_set(e, k, "step %" PRId64 ": %s", l->step, strerror(-k));
+	l->step++;
+	return 0;
+}
+
+/* ---- the draft comes and goes ---- */
+
+/* Token ids of a text file, any white space between them, added to the counts (dry: only checked). */
+static int count_file(struct learner *l, const char *path, bool dry, struct errtext *e)
+{
+	char *text = NULL, *end;
+	int r = fs_read_text(path, 256u << 20, &text);
+	if (r)
+		return errtext_set(e, r, "init.vocab_from %.150s: %s", path, strerror(-r));
+	const char *s = text;
+	for (;;) {
+		s += strspn(s, " \t\r\n,");
+		if (!*s)
+			break;
+		unsigned long id = strtoul(s, &end, 10);
+		if (end == s || id >= (unsigned long)l->fz->V) {
+			r = errtext_set(e, -EINVAL, "init.vocab_from: \"%.12s\" is no token id below %d", s, l->fz->V);
+			break;
+		}
+		l->counts[id] += !dry;
+		l->counted += !dry;
+		s = end;
+	}
+	free(text);
+	return r;
+}
+
+static int apply_init(struct learner *l, const struct journal_entry *x, struct errtext *e)
+{
+	struct draft_config c;
+	struct eagle3_config ec;
+	int r = frozen_draft_config(l->fz, l->o.draft_vocab, &c, e);
+	if (!r && *x->text)
+		r = count_file(l, x->text, false, e);
+	if (r)
+		return r;
+	draft_eagle3_config(&c, &ec);
+	int64_t *d2t = malloc((size_t)ec.V_d * sizeof *d2t);
+	real *w = malloc(draft_params(&ec) * sizeof *w), *norm = NULL;
+	if (l->fz->final_norm && (norm = malloc((size_t)ec.H * sizeof *norm)))
+		for (int i = 0; i < ec.H; i++)
+			norm[i] = (real)l->fz->final_norm[i];
+	r = d2t && w ? draft_vocab_from_counts(l->counts, l->fz->V, ec.V_d, d2t) : -ENOMEM;
+	if (!r) {
+		draft_init_warm(&ec, d2t, l->fz->head, norm, l->o.seed, w);
+		r = learner_set_draft(l, &c, d2t, w, NULL, 0, e);
+	}
+	l->base = 0;
+	free(d2t);
+	free(w);
+	free(norm);
+	return r;
+}
+
+static int apply_rebase(struct learner *l, const struct journal_entry *x, struct errtext *e)
+{
+	struct draft d = {0};
+	int r = publish_read_version(l->o.store, x->version, l->fz, &d, e);
+	if (r)
+		return r;
+	if (*x->text && strcmp(x->text, d.weights_sha) != 0)
+		r = errtext_set(e, -EINVAL, "version %u in the store is not the one the journal names", x->version);
+	if (!r)
+		r = learner_set_draft(l, &d.file, d.d2t, d.w, NULL, 0, e);
+	if (!r)
+		l->base = x->version;
+	draft_done(&d);
+	return r;
+}
+
+json_t *learner_cut(const struct learner *l)
+{
+	json_t *parts = json_object();
+	for (int p = 0; p < l->n_parts; p++) {
+		char key[16];
+		(void)snprintf(key, sizeof key, "%d", p);
+		(void)json_object_set_new(parts, key, json_integer((json_int_t)l->at[p].next));
+	}
+	return json_pack("{s:s,s:o}", "cluster", l->cluster, "partitions", parts);
+}
+
+static void no_candidate(struct learner *l)
+{
+	json_decref(l->pending.cut);
+	memset(&l->pending, 0, sizeof l->pending);
+}
+
+void learner_release(struct learner *l)
+{
+	for (int i = 0; i < l->runs.n; i++)
+		if (l->runs.v[i].state == RUN_HELD_OUT)
+			l->runs.v[i].state = RUN_QUEUED;
+	no_candidate(l);
+}
+
+/* The candidate's files: there already (an entry repeated after a crash), or written now. */
+static int candidate_files(struct learner *l, const char *name, json_t *cut, char ret_sha[static 65], struct errtext *e)
+{
+	char path[PATH_MAX + 16], *text = NULL;
+	if (l->repeating && !publish_path(l->o.store, name, path, PATH_MAX)) {
+		strcat(path, "/submit.json");
+		json_t *j = fs_read_text(path, 1 << 20, &text) ? NULL : json_loads(text, 0, NULL);
+		const char *sha = json_string_value(json_object_get(j, "weights_sha"));
+		bool there = sha && strlen(sha) == 64;
+		if (there)
+			memcpy(ret_sha, sha, 65);
+		json_decref(j);
+		free(text);
+		if (there)
+			return 0;
+	}
+	json_t *meta = json_pack("{s:I,s:O,s:{s:I,s:I,s:f,s:f,s:I,s:s}}", "parent", (json_int_t)l->base, "cut", cut, "training", "step",
+				 (json_int_t)l->step, "tokens", (json_int_t)l->n.trained_tokens, "loss", l->loss_mean, "accuracy", l->acc_mean,
+				 "records", (json_int_t)l->n.records, "who", "redraft-learn");
+	int r = meta ? publish_write(l->o.store, name, &l->file, l->d2t, l->o.kind->params(l->t), l->fz, meta, ret_sha, e) : -ENOMEM;
+	json_decref(meta);
+	return r;
+}
+
+/* Write the candidate, and remember where we stand: what closes from here on is kept to judge it by.
+ * A store that cannot be written changes nothing of that: the state may not depend on it. */
+static int apply_publish(struct learner *l, const struct journal_entry *x, struct errtext *e)
+{
+	size_t len = strlen(x->text);
+	char sha[65] = "";
+	struct errtext why = {""};
+	if (!l->t || len >= sizeof l->pending.name || strchr(x->text, '/'))
+		return errtext_set(e, -EINVAL, "journal: publish without a draft, or a bad name");
+	json_t *cut = learner_cut(l);
+	if (!cut)
+		return -ENOMEM;
+	int r = l->o.follow ? 0 : candidate_files(l, x->text, cut, sha, &why);
+	(void)snprintf(l->publish_error, sizeof l->publish_error, "%.150s", r && !*why.text ? strerror(-r) : why.text);
+	learner_release(l);
+	memcpy(l->pending.name, x->text, len + 1);
+	memcpy(l->pending.sha, r ? "" : sha, r ? 1 : sizeof sha);
+	l->pending.cut = cut;
+	l->published_step = l->step;
+	return 0;
+}
+
+static int apply_verdict(struct learner *l, const struct journal_entry *x)
+{
+	if (l->pending.version == x->version && *l->pending.name)
+		learner_release(l);
+	return 0;
+}
+
+/* ---- entries ---- */
+
+int learner_apply(struct learner *l, const struct journal_entry *x, struct errtext *e)
+{
+	switch (x->kind) {
+	case J_CONFIG:
+		return learner_set_config(l, x->text, e);
+	case J_TAKE:
+		return learner_repeat_take(l, x, &l->taken, e);
+	case J_GAP: {
+		int r = x->partition < 0 ? -EINVAL : learner_cursors(l, x->partition + 1);
+		if (r)
+			return r;
+		struct cursor *c = &l->at[x->partition];
+		l->n.offset_gaps++;
+		l->n.lost += x->to > c->next ? (uint64_t)(x->to - c->next) : 0;
+		if (x->to < c->next)
+			c->n_seen = 0; /* another log under the same name: its producers count anew */
+		c->next = x->to;
+		c->last_offset = -1;
+		return 0;
+	}
+	case J_INIT:
+		return apply_init(l, x, e);
+	case J_REBASE:
+		return apply_rebase(l, x, e);
+	case J_STEP:
+		return apply_step(l, x, e);
+	case J_PUBLISH:
+		return apply_publish(l, x, e);
+	case J_SUBMITTED:
+		l->pending.version = x->version;
+		l->base = x->version;
+		if (l->repeating && !l->o.follow)
+			publish_remove(l->o.store, l->pending.name); /* written again by the entry before */
+		return 0;
+	case J_WITHDRAW:
+		if (*l->pending.name && !l->o.follow)
+			publish_remove(l->o.store, l->pending.name);
+		learner_release(l);
+		return 0;
+	case J_VERDICT:
+		return apply_verdict(l, x);
+	case J_PAUSE:
+	case J_RESUME:
+		l->paused = x->kind == J_PAUSE;
+		return 0;
+	case J_DRIFT:
+		l->drift = x->number;
+		return 0;
+	default:
+		return errtext_set(e, -EINVAL, "journal: entry of kind %d", (int)x->kind);
+	}
+}
+
+int learner_do(struct learner *l, const struct journal_entry *x, struct errtext *e)
+{
+	int r = journal_append(l->journal, x);
+	if (r == -E2BIG) { /* the unwritten tail is full */
+		r = journal_sync(l->journal);
+		if (!r)
+			r = journal_append(l->journal, x);
+	}
+	if (!r)
+		r = journal_sync(l->journal);
+	return r ? errtext_set(e, r, "journal: %s", strerror(-r)) : learner_apply(l, x, e);
+}
+
+int learner_step(struct learner *l, struct errtext *e)
+{
+	struct journal_entry x = {.kind = J_STEP, .number = l->step};
+	int r = learner_do(l, &x, e);
+	fs_crash_point("step-done");
+	return r;
+}
+
+int learner_publish(struct learner *l, struct errtext *e)
+{
+	struct journal_entry x = {.kind = J_PUBLISH};
+	char sha[65];
+	learner_weights_sha(l, sha);
+	(void)snprintf(x.text, sizeof x.text, "step-%" PRId64 "-%.8s", l->step, sha);
+	return learner_do(l, &x, e);
+}
+
+int learner_rebase(struct learner *l, uint32_t n, struct errtext *e)
+{
+	struct journal_entry x = {.kind = J_REBASE, .version = n};
+	struct draft d = {0};
+	int r = publish_read_version(l->o.store, n, l->fz, &d, e);
+	if (r)
+		return r;
+	memcpy(x.text, d.weights_sha, sizeof d.weights_sha);
+	draft_done(&d);
+	r = learner_do(l, &x, e);
+	return r ? r : learner_checkpoint(l, e); /* the store may forget that version, the checkpoint not */
+}
+
+int learner_begin(struct learner *l, const char *vocab_from, bool *ret_done, struct errtext *e)
+{
+	struct journal_entry x = {.kind = J_INIT};
+	uint32_t newest = l->t || vocab_from ? 0 : publish_newest(l->o.store);
+	int r = 0;
+	*ret_done = false;
+	if (l->t)
+		return 0;
+	if (newest)
+		r = learner_rebase(l, newest, e);
+	else if (vocab_from || (l->o.auto_init && l->counted >= l->o.init_min_tokens)) {
+		struct draft_config c; /* what would fail must not be journalled */
+		(void)snprintf(x.text, sizeof x.text, "%.500s", vocab_from ? vocab_from : "");
+		r = frozen_draft_config(l->fz, l->o.draft_vocab, &c, e);
+		if (!r && *x.text)
+			r = count_file(l, x.text, true, e);
+		if (!r)
+			r = learner_do(l, &x, e);
+		if (!r)
+			r = learner_checkpoint(l, e);
+	}
+	*ret_done = l->t;
+	return r;
+}
+
+/* ---- opening ---- */
+
+/* Entries from byte `at` on, applied again. *ret_bad: where it could not go on for lack of records. */
+static int repeat(struct learner *l, int64_t at, int64_t *ret_bad, struct errtext *e)
+{
+	struct journal_entry x;
+	int64_t next = 0;
+	int r;
+	l->repeating = true;
+	while (!(r = journal_read(l->journal, at, &x, &next)) && !(r = learner_apply(l, &x, e)))
+		at = next;
+	l->repeating = false;
+	*ret_bad = at;
+	return r == JOURNAL_E_END ? 0 : r;
+}
+
+/* Records of the journal are gone: keep what could be repeated, and journal that much. */
+static int go_on_inexactly(struct learner *l, int64_t at, struct errtext *e)
+{
+	struct journal_entry x;
+	int64_t next;
+	int r = journal_read(l->journal, at, &x, &next);
+	if (!r)
+		r = journal_cut(l->journal, at);
+	x.count = l->taken;
+	if (!r && x.count)
+		r = journal_append(l->journal, &x);
+	if (!r)
+		r = journal_sync(l->journal);
+	l->n.inexact++;
+	return r ? errtext_set(e, r, "journal: %s", strerror(-r)) : LEARNER_E_INEXACT;
+}
+
+static int open_parts(struct learner *l, struct errtext *e)
+{
+	char path[PATH_MAX];
+	struct pool_options po = {.dir = path, .segment_bytes = l->o.segment_bytes, .max_bytes = l->o.pool_bytes};
+	join_init(&l->join, learner_run_closed, l);
+	l->counts = calloc((size_t)l->fz->V, sizeof *l->counts);
+	int r = l->counts ? fs_mkdirs(l->o.state_dir) : -ENOMEM;
+	if (r)
+		return errtext_set(e, r, "state_dir %.150s: %s", l->o.state_dir, strerror(-r));
+	r = snprintf(path, sizeof path, "%s/pool", l->o.state_dir) < (int)sizeof path ? pool_open(&po, &l->pool, e) : -ENAMETOOLONG;
+	if (!r)
+		r = batcher_init(&l->batcher, l->d, l->fz, l->o.prompt_rows, e);
+	if (!r)
+		r = snprintf(path, sizeof path, "%s/journal", l->o.state_dir) < (int)sizeof path ? journal_open(path, false, &l->journal, e) : -ENAMETOOLONG;
+	return r;
+}
+
+/* The options of this start, when they are not the journalled ones. */
+static int enter_config(struct learner *l, const struct learner_options *now, struct errtext *e)
+{
+	struct journal_entry x = {.kind = J_CONFIG};
+	int r = learner_print_config(now, x.text, sizeof x.text);
+	if (r || strcmp(x.text, l->config) == 0)
+		return r;
+	return learner_do(l, &x, e);
+}
+
+int learner_open(const struct learner_options *o, struct dev *d, struct source *src, const struct frozen *fz, struct learner **ret, struct errtext *e)
+{
+	struct learner *l = calloc(1, sizeof *l);
+	int64_t at = 0;
+	if (!l)
+		return -ENOMEM;
+	l->o = *o;
+	l->d = d;
+	l->src = src;
+	l->fz = fz;
+	int r = open_parts(l, e), inexact = 0;
+	if (!r)
+		r = learner_restore(l, &at, e);
+	if (!r && at > journal_end(l->journal))
+		r = errtext_set(e, -EINVAL, "the journal in %.150s ends before its checkpoint: use another state_dir", o->state_dir);
+	if (!r)
+		r = repeat(l, at, &at, e);
+	if (r == -ENODATA) {
+		inexact = go_on_inexactly(l, at, e);
+		r = inexact < 0 ? inexact : 0;
+	}
+	for (int p = 0; p < l->n_parts && !r; p++)
+		l->at[p].verify = true;
+	if (!r && !o->follow)
+		r = enter_config(l, o, e);
+	if (r) {
+		learner_close(l);
+		return r;
+	}
+	*ret = l;
+	return inexact;
+}
+
+struct learner *learner_close(struct learner *l)
+{
+	if (!l)
+		return NULL;
+	if (l->o.kind)
+		l->o.kind->free(l->t);
+	json_decref(l->pending.cut);
+	free(l->d2t);
+	batcher_done(&l->batcher);
+	join_done(&l->join);
+	runs_done(&l->runs);
+	pool_close(l->pool);
+	journal_close(l->journal);
+	free(l->at);
+	free(l->counts);
+	free(l);
+	return NULL;
+}
+
+int learner_follow(struct learner *l, const char *path, void (*each)(void *arg, struct learner *l), void *arg, struct errtext *e)
+{
+	struct journal *j = NULL;
+	struct journal_entry x;
+	int64_t at = 0, next = 0;
+	int r = journal_open(path, true, &j, e);
+	l->repeating = true;
+	while (!r && !(r = journal_read(j, at, &x, &next)) && !(r = learner_apply(l, &x, e))) {
+		at = next;
+		if (each && x.kind == J_STEP)
+			each(arg, l);
+		if (l->o.stop && *l->o.stop)
+			r = -EINTR;
+	}
+	l->repeating = false;
+	journal_close(j);
+	return r == JOURNAL_E_END ? 0 : r;
+}

@@ -1,0 +1,148 @@
+/* The learner's state machine: journal in, weights out.
+ *
+ * Every change of state is one journal entry applied by learner_apply: records
+ * taken, a step, a verdict, a rebase. Live, an entry is appended and synced
+ * before it is applied; after a crash the entries behind the checkpoint are
+ * applied again, and the same weights come out bit for bit, since a step
+ * depends on state alone: never on time, threads or what else there was to read.
+ * (Records are the one thing applied before their entry is synced: nothing
+ * durable follows from them until the next entry is.)
+ *
+ * Threads: one owner, which owns the dev too.
+ */
+#pragma once
+#include "learn/batch.h"
+#include "learn/checkpoint.h"
+#include "learn/journal.h"
+#include "learn/publish.h"
+#include "learn/source.h"
+
+struct learner_options {
+	const char *state_dir, *store;
+	const struct trainer_kind *kind;
+	struct train_options train;
+	uint64_t seed;
+	int draft_vocab, max_rows, max_epochs, queue_max, heldout_max, heldout_domain_max;
+	bool prompt_rows, auto_init;
+	double replay_share;
+	int64_t init_min_tokens;
+	uint64_t pool_bytes;
+	uint32_t segment_bytes;
+	bool follow;                 /* repeat only: nothing leaves for the store */
+	int replay_wait_ms;          /* how long a record of the journal may take to be read again; 0 = for ever */
+	const volatile int *stop;    /* set: give up waiting (-EINTR); may be NULL */
+};
+
+enum { SEEN_PRODUCERS = 16, MAX_PARTITIONS = 1024 };
+
+/* Where we are in one partition, and whom we heard there. */
+struct cursor {
+	int64_t next, last_offset; /* last_offset -1: nothing taken yet */
+	char producer[40];         /* of the last record */
+	uint64_t seq;
+	bool verify;               /* after a restart: compare the last record before going on */
+	int n_seen;
+	struct { char producer[40]; uint64_t seq; } seen[SEEN_PRODUCERS];
+};
+
+struct learner_counts {
+	uint64_t records, bytes, rows, set_aside, duplicates, offset_gaps, lost; /* lost: messages stepped over in gaps */
+	uint64_t steps_bad, steps_empty, inexact;
+	int64_t trained_tokens;
+};
+
+struct learner {
+	struct learner_options o;
+	struct dev *d;
+	struct source *src;       /* borrowed; NULL while none */
+	const struct frozen *fz;  /* borrowed */
+
+	struct journal *journal;
+	struct pool *pool;
+	struct join join;
+	struct runs runs;
+	struct batcher batcher;
+
+	struct cursor *at;        /* [n_parts] owned */
+	int n_parts, turn;        /* turn: the partition that live reading starts with */
+	char cluster[64];
+	uint64_t *counts;         /* [V] tokens seen */
+	int64_t counted;
+
+	/* the draft */
+	struct trainer *t;        /* NULL before there is one */
+	struct draft_config file;
+	int64_t *d2t;
+	uint32_t base;            /* the version the weights descend from */
+
+	/* what is being trained: a run longer than max_rows takes several steps */
+	uint64_t cur_run;
+	int cur_row;
+	int64_t step;
+
+	/* the candidate that waits for its verdict */
+	struct { char name[96], sha[65]; uint32_t version; json_t *cut; } pending; /* name "": none */
+	int64_t published_step;   /* step of the last J_PUBLISH */
+	char publish_error[160];
+	bool paused;
+	int64_t drift;
+	char config[JOURNAL_TEXT]; /* the options in force, as journalled */
+
+	int64_t serial;           /* of the last checkpoint */
+	uint32_t kept_first[2];   /* oldest segment that the two kept checkpoints need */
+	bool repeating;           /* applying old entries */
+	struct learner_counts n;
+	struct train_result last; /* of the last step with a result */
+	double loss_mean, acc_mean; /* running, for people */
+	uint64_t aside_bytes;
+	int aside_files;
+	char last_bad[160];       /* why the last record was set aside */
+	int64_t taken;            /* records of the J_TAKE being repeated, where it failed */
+};
+
+/* Load the newest checkpoint and repeat the journal behind it. src may be NULL when the pool
+ * holds all that must be read again. -EINVAL with e: wrong or damaged state. 1: resumed, but records
+ * are gone: the journal was cut there and learning goes on inexactly. */
+enum { LEARNER_E_INEXACT = 1 };
+int MUSTCHECK learner_open(const struct learner_options *o, struct dev *d, struct source *src, const struct frozen *fz,
+			   struct learner **ret, struct errtext *e);
+struct learner *learner_close(struct learner *l); /* writes nothing */
+
+/* Journal an entry, sync, apply. */
+int MUSTCHECK learner_do(struct learner *l, const struct journal_entry *x, struct errtext *e);
+int MUSTCHECK learner_apply(struct learner *l, const struct journal_entry *x, struct errtext *e);
+
+/* Take at most max records that are there now; how many in *ret_n. */
+int MUSTCHECK learner_consume(struct learner *l, int max, int *ret_n, struct errtext *e);
+bool learner_can_step(struct learner *l);
+int MUSTCHECK learner_step(struct learner *l, struct errtext *e);
+/* No draft yet: a version of the store, or enough counted? Does what is possible; *ret_done. */
+/* vocab_from: make the first draft now, counting the token ids of this file too ("" = none); NULL: when it is time. */
+int MUSTCHECK learner_begin(struct learner *l, const char *vocab_from, bool *ret_done, struct errtext *e);
+/* Writes incoming/<name>/, sets pending. Where the store could not be written, pending.sha is "" and
+ * publish_error says why: journal J_WITHDRAW then. */
+int MUSTCHECK learner_publish(struct learner *l, struct errtext *e);
+/* Version n's weights, fresh moments. Nothing is journalled before the version was read whole. */
+int MUSTCHECK learner_rebase(struct learner *l, uint32_t n, struct errtext *e);
+int MUSTCHECK learner_checkpoint(struct learner *l, struct errtext *e);
+/* Repeat another journal from its first entry. each (may be NULL) after every step. */
+int MUSTCHECK learner_follow(struct learner *l, const char *path, void (*each)(void *arg, struct learner *l), void *arg, struct errtext *e);
+
+int learner_count(const struct learner *l, enum run_state s); /* runs in that state */
+void learner_weights_sha(const struct learner *l, char ret_hex[static 65]); /* of the masters; for tests and logs */
+json_t *learner_cut(const struct learner *l); /* {"cluster", "partitions": {"0": next, ...}} */
+
+/* learner_take.c: one record at (partition, offset) enters. */
+int MUSTCHECK learner_take_one(struct learner *l, int partition, int64_t offset, const void *blob, size_t len);
+/* -ENODATA: gone from the log; *ret_done records were taken before it. */
+int MUSTCHECK learner_repeat_take(struct learner *l, const struct journal_entry *x, int64_t *ret_done, struct errtext *e);
+int MUSTCHECK learner_cursors(struct learner *l, int n); /* at least n partitions */
+void learner_release(struct learner *l);                 /* held-out runs become training runs; no candidate */
+int learner_run_closed(void *learner, struct run *r);
+
+/* learner_state.c */
+int MUSTCHECK learner_restore(struct learner *l, int64_t *ret_journal, struct errtext *e); /* no checkpoint: *ret_journal = 0 */
+int MUSTCHECK learner_set_draft(struct learner *l, const struct draft_config *c, const int64_t *d2t, const real *w,
+				const real *moments, int64_t trainer_step, struct errtext *e);
+int MUSTCHECK learner_set_config(struct learner *l, const char *text, struct errtext *e);
+int MUSTCHECK learner_print_config(const struct learner_options *o, char *ret, size_t size);

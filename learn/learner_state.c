@@ -1,0 +1,348 @@
+/* The learner's state as a checkpoint and back; its options as one journalled line.
+ *
+ * What is in here decides what is trained next. Whoever adds a field to struct
+ * learner that learner_apply reads must add it here too: the test that kills a
+ * learner at every crash point finds the ones that were forgotten.
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/sha.h"
+#include "learn/learner.h"
+
+/* ---- options ---- */
+
+int learner_print_config(const struct learner_options *o, char *ret, size_t size)
+{
+	const struct train_options *t = &o->train;
+	int n = snprintf(ret, size,
+			 "{\"seed\":%" PRIu64 ",\"ttt_steps\":%d,\"decay\":%.9g,\"optimizer\":%d,\"lr\":%.9g,\"muon_lr\":%.9g,\"beta1\":%.9g,"
+			 "\"beta2\":%.9g,\"eps\":%.9g,\"clip\":%.9g,\"muon_momentum\":%.9g,\"warmup\":%" PRId64 ",\"total\":%" PRId64 ",\"draft_vocab\":%d,"
+			 "\"max_rows\":%d,\"max_epochs\":%d,\"queue_max\":%d,\"heldout\":[%d,%d],\"prompt_rows\":%d,\"replay_share\":%.9g,"
+			 "\"pool\":[%" PRIu64 ",%u]}",
+			 o->seed, t->ttt_steps, (double)t->decay, (int)t->optimizer, (double)t->lr, (double)t->muon_lr, (double)t->beta1,
+			 (double)t->beta2, (double)t->eps, (double)t->clip, (double)t->muon_momentum, t->warmup_steps, t->total_steps,
+			 o->draft_vocab, o->max_rows, o->max_epochs, o->queue_max, o->heldout_max, o->heldout_domain_max, o->prompt_rows,
+			 o->replay_share, o->pool_bytes, o->segment_bytes);
+	return n > 0 && (size_t)n < size ? 0 : -E2BIG;
+}
+
+static int parse_config(const char *text, struct learner_options *o)
+{
+	json_int_t seed, warmup, total, pool, segment;
+	double decay, lr, muon_lr, beta1, beta2, eps, clip, momentum;
+	int optimizer, prompt_rows;
+	struct train_options *t = &o->train;
+	json_t *j = json_loads(text, 0, NULL);
+	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II]}", "seed", &seed,
+			    "ttt_steps", &t->ttt_steps, "decay", &decay, "optimizer", &optimizer, "lr", &lr, "muon_lr", &muon_lr, "beta1", &beta1,
+			    "beta2", &beta2, "eps", &eps, "clip", &clip, "muon_momentum", &momentum, "warmup", &warmup, "total", &total,
+			    "draft_vocab", &o->draft_vocab, "max_rows", &o->max_rows, "max_epochs", &o->max_epochs, "queue_max", &o->queue_max,
+			    "heldout", &o->heldout_max, &o->heldout_domain_max, "prompt_rows", &prompt_rows, "replay_share", &o->replay_share,
+			    "pool", &pool, &segment);
+	json_decref(j);
+	if (r)
+		return -EINVAL;
+	o->seed = (uint64_t)seed;
+	t->decay = (real)decay;
+	t->optimizer = (enum optimizer_kind)optimizer;
+	t->lr = (real)lr;
+	t->muon_lr = (real)muon_lr;
+	t->beta1 = (real)beta1;
+	t->beta2 = (real)beta2;
+	t->eps = (real)eps;
+	t->clip = (real)clip;
+	t->muon_momentum = (real)momentum;
+	t->warmup_steps = warmup;
+	t->total_steps = total;
+	o->prompt_rows = prompt_rows;
+	o->pool_bytes = (uint64_t)pool;
+	o->segment_bytes = (uint32_t)segment;
+	return 0;
+}
+
+/* ---- the draft ---- */
+
+int learner_set_draft(struct learner *l, const struct draft_config *c, const int64_t *d2t, const real *w, const real *moments,
+		      int64_t trainer_step, struct errtext *e)
+{
+	struct eagle3_config ec;
+	struct trainer *t = NULL;
+	draft_eagle3_config(c, &ec);
+	int64_t *copy = malloc((size_t)ec.V_d * sizeof *copy);
+	if (!copy)
+		return -ENOMEM;
+	memcpy(copy, d2t, (size_t)ec.V_d * sizeof *copy);
+	int r = l->o.kind->new(l->d, &ec, &l->o.train, d2t, l->fz->embedding, &t, e);
+	if (!r) {
+		memcpy(l->o.kind->params(t), w, l->o.kind->n_params(t) * sizeof *w);
+		l->o.kind->params_changed(t);
+		r = l->o.kind->load_state(t, moments, trainer_step);
+	}
+	if (!r)
+		r = batcher_set_vocab(&l->batcher, d2t, ec.V_d);
+	if (r) {
+		l->o.kind->free(t);
+		free(copy);
+		return r;
+	}
+	l->o.kind->free(l->t);
+	free(l->d2t);
+	l->t = t;
+	l->d2t = copy;
+	l->file = *c;
+	return 0;
+}
+
+/* Options change: the same weights under a new trainer; moments live on where the optimizer does. */
+int learner_set_config(struct learner *l, const char *text, struct errtext *e)
+{
+	struct learner_options before = l->o;
+	if (parse_config(text, &l->o))
+		return errtext_set(e, -EINVAL, "journal: a config entry cannot be read");
+	(void)snprintf(l->config, sizeof l->config, "%s", text);
+	if (before.pool_bytes != l->o.pool_bytes || before.segment_bytes != l->o.segment_bytes)
+		pool_set_sizes(l->pool, l->o.segment_bytes, l->o.pool_bytes);
+	l->batcher.prompt_rows = l->o.prompt_rows;
+	if (!l->t)
+		return 0;
+	size_t n = l->o.kind->n_params(l->t), m = l->o.kind->n_state(l->t);
+	real *w = malloc(n * sizeof *w), *moments = malloc((m + 1) * sizeof *moments);
+	int64_t step = 0;
+	int r = w && moments ? l->o.kind->save_state(l->t, moments, &step) : -ENOMEM;
+	if (!r) {
+		memcpy(w, l->o.kind->params(l->t), n * sizeof *w);
+		bool same = before.train.optimizer == l->o.train.optimizer;
+		r = learner_set_draft(l, &l->file, l->d2t, w, same ? moments : NULL, same ? step : 0, e);
+	}
+	free(w);
+	free(moments);
+	return r;
+}
+
+/* ---- to a checkpoint ---- */
+
+static json_t *cursors_json(const struct learner *l)
+{
+	json_t *a = json_array();
+	for (int p = 0; p < l->n_parts; p++) {
+		const struct cursor *c = &l->at[p];
+		json_t *seen = json_array();
+		for (int i = 0; i < c->n_seen; i++)
+			(void)json_array_append_new(seen, json_pack("[sI]", c->seen[i].producer, (json_int_t)c->seen[i].seq));
+		(void)json_array_append_new(a, json_pack("{s:I,s:I,s:s,s:I,s:o}", "next", (json_int_t)c->next, "last", (json_int_t)c->last_offset,
+							 "producer", c->producer, "seq", (json_int_t)c->seq, "seen", seen));
+	}
+	return a;
+}
+
+static json_t *runs_json(const struct learner *l)
+{
+	json_t *a = json_array();
+	for (int i = 0; i < l->runs.n; i++)
+		(void)json_array_append_new(a, run_to_json(&l->runs.v[i]));
+	return a;
+}
+
+static json_t *counts_json(const struct learner_counts *n)
+{
+	return json_pack("[I,I,I,I,I,I,I,I,I,I,I]", (json_int_t)n->records, (json_int_t)n->bytes, (json_int_t)n->rows, (json_int_t)n->set_aside,
+			 (json_int_t)n->duplicates, (json_int_t)n->offset_gaps, (json_int_t)n->lost, (json_int_t)n->steps_bad,
+			 (json_int_t)n->steps_empty, (json_int_t)n->inexact, (json_int_t)n->trained_tokens);
+}
+
+static json_t *state_json(struct learner *l, const char *draft_json, int64_t trainer_step)
+{
+	struct pool_where w = pool_where(l->pool);
+	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:O?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii]}",
+			 "schema", 1, "target_fp", l->fz->target_fp, "config", l->config, "journal", (json_int_t)journal_end(l->journal), "step",
+			 (json_int_t)l->step, "cur_run", (json_int_t)l->cur_run, "cur_row", l->cur_row, "base", (json_int_t)l->base, "paused",
+			 l->paused, "drift", (json_int_t)l->drift, "counted", (json_int_t)l->counted, "pool", (json_int_t)w.first,
+			 (json_int_t)w.segment, (json_int_t)w.offset, "cluster", l->cluster, "draft", draft_json, "pending", "name",
+			 l->pending.name, "sha", l->pending.sha, "version", (json_int_t)l->pending.version, "cut", l->pending.cut, "trainer_step",
+			 (json_int_t)trainer_step, "published_step", (json_int_t)l->published_step, "means", l->loss_mean, l->acc_mean, "turn",
+			 l->turn, "cursors", cursors_json(l), "runs", runs_json(l), "join", join_to_json(&l->join), "counts", counts_json(&l->n),
+			 "last_bad", l->last_bad, "aside", l->aside_files, (int)l->aside_bytes);
+}
+
+int learner_checkpoint(struct learner *l, struct errtext *e)
+{
+	struct checkpoint c = {.V = l->fz->V, .counts = l->counts};
+	char *draft_json = NULL, dir[PATH_MAX];
+	int64_t trainer_step = 0;
+	int r = journal_sync(l->journal);
+	if (!r)
+		r = pool_sync(l->pool);
+	if (r)
+		return errtext_set(e, r, "state_dir: %s", strerror(-r));
+	if (l->t) {
+		c.n_params = l->o.kind->n_params(l->t);
+		c.n_moments = l->o.kind->n_state(l->t);
+		c.params = l->o.kind->params(l->t);
+		c.V_d = l->file.draft_vocab_size;
+		c.d2t = l->d2t;
+		c.moments = malloc((c.n_moments + 1) * sizeof *c.moments);
+		r = c.moments ? l->o.kind->save_state(l->t, c.moments, &trainer_step) : -ENOMEM;
+		if (!r)
+			r = draft_config_print(&l->file, &draft_json, e);
+	}
+	if (!r && !(c.state = state_json(l, draft_json ? draft_json : "", trainer_step)))
+		r = errtext_set(e, -ENOMEM, "checkpoint: out of memory");
+	if (!r)
+		r = snprintf(dir, sizeof dir, "%s/checkpoint", l->o.state_dir) < (int)sizeof dir ? 0 : -ENAMETOOLONG;
+	if (!r)
+		r = checkpoint_write(dir, l->serial + 1, &c, e);
+	if (!r) {
+		l->serial++;
+		l->kept_first[0] = l->kept_first[1];
+		l->kept_first[1] = pool_where(l->pool).first;
+		pool_delete_below(l->pool, l->kept_first[0]);
+	}
+	json_decref(c.state);
+	free(c.moments);
+	free(draft_json);
+	return r;
+}
+
+/* ---- and back ---- */
+
+static int restore_cursors(struct learner *l, json_t *a)
+{
+	json_t *x, *s;
+	size_t i, k;
+	int r = learner_cursors(l, (int)json_array_size(a));
+	json_array_foreach(a, i, x) {
+		struct cursor *c = &l->at[i];
+		json_int_t next, last, seq;
+		const char *producer;
+		json_t *seen;
+		if (r || json_unpack(x, "{s:I,s:I,s:s,s:I,s:o}", "next", &next, "last", &last, "producer", &producer, "seq", &seq, "seen", &seen) ||
+		    json_array_size(seen) > SEEN_PRODUCERS)
+			return r ? r : -EINVAL;
+		c->next = next;
+		c->last_offset = last;
+		c->seq = (uint64_t)seq;
+		(void)snprintf(c->producer, sizeof c->producer, "%s", producer);
+		json_array_foreach(seen, k, s) {
+			const char *who;
+			json_int_t n;
+			if (json_unpack(s, "[sI]", &who, &n))
+				return -EINVAL;
+			(void)snprintf(c->seen[k].producer, sizeof c->seen[k].producer, "%s", who);
+			c->seen[k].seq = (uint64_t)n;
+			c->n_seen = (int)k + 1;
+		}
+	}
+	return r;
+}
+
+static int restore_counts(struct learner_counts *n, json_t *a)
+{
+	json_int_t v[11];
+	if (json_unpack(a, "[IIIIIIIIIII]", v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, v + 8, v + 9, v + 10))
+		return -EINVAL;
+	*n = (struct learner_counts){(uint64_t)v[0], (uint64_t)v[1], (uint64_t)v[2], (uint64_t)v[3], (uint64_t)v[4], (uint64_t)v[5],
+				     (uint64_t)v[6], (uint64_t)v[7], (uint64_t)v[8], (uint64_t)v[9], v[10]};
+	return 0;
+}
+
+static int restore_lists(struct learner *l, json_t *runs, json_t *join)
+{
+	json_t *x;
+	size_t i;
+	json_array_foreach(runs, i, x) {
+		struct run r;
+		int k = run_from_json(x, &r);
+		if (!k && (k = runs_add(&l->runs, &r)))
+			run_done(&r);
+		if (k)
+			return k;
+	}
+	return join_from_json(&l->join, join);
+}
+
+static int restore_state(struct learner *l, const struct checkpoint *c, int64_t *ret_journal, struct errtext *e)
+{
+	json_int_t step, cur_run, base, drift, counted, first, segment, offset, version, trainer_step, published, journal;
+	const char *fp, *config, *cluster, *draft, *name, *sha, *last_bad;
+	json_t *cut = NULL, *cursors, *runs, *join, *counts;
+	int paused, aside_bytes;
+	if (json_unpack(c->state, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s?o},s:I,s:I,s:[FF],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii]}",
+			"target_fp", &fp, "config", &config, "journal", &journal, "step", &step, "cur_run", &cur_run, "cur_row", &l->cur_row,
+			"base", &base, "paused", &paused, "drift", &drift, "counted", &counted, "pool", &first, &segment, &offset, "cluster",
+			&cluster, "draft", &draft, "pending", "name", &name, "sha", &sha, "version", &version, "cut", &cut, "trainer_step",
+			&trainer_step, "published_step", &published, "means", &l->loss_mean, &l->acc_mean, "turn", &l->turn, "cursors", &cursors,
+			"runs", &runs, "join", &join, "counts", &counts, "last_bad", &last_bad, "aside", &l->aside_files, &aside_bytes))
+		return errtext_set(e, -EINVAL, "checkpoint: its state cannot be read");
+	if (strcmp(fp, l->fz->target_fp) != 0)
+		return errtext_set(e, -EINVAL, "state_dir belongs to target %.12s, this is %.12s: use another state_dir", fp, l->fz->target_fp);
+	l->step = step;
+	l->cur_run = (uint64_t)cur_run;
+	l->base = (uint32_t)base;
+	l->paused = paused;
+	l->drift = drift;
+	l->counted = counted;
+	l->published_step = published;
+	l->aside_bytes = (uint64_t)aside_bytes;
+	(void)snprintf(l->cluster, sizeof l->cluster, "%s", cluster);
+	(void)snprintf(l->pending.name, sizeof l->pending.name, "%s", name);
+	(void)snprintf(l->pending.sha, sizeof l->pending.sha, "%s", sha);
+	(void)snprintf(l->last_bad, sizeof l->last_bad, "%s", last_bad);
+	l->pending.version = (uint32_t)version;
+	l->pending.cut = json_is_object(cut) ? json_incref(cut) : NULL;
+	pool_rewind(l->pool, (struct pool_where){(uint32_t)first, (uint32_t)segment, (uint32_t)offset});
+	l->kept_first[0] = l->kept_first[1] = (uint32_t)first;
+	memcpy(l->counts, c->counts, (size_t)c->V * sizeof *l->counts);
+	int r = learner_set_config(l, config, e);
+	if (!r)
+		r = restore_cursors(l, cursors);
+	if (!r)
+		r = restore_counts(&l->n, counts);
+	if (!r)
+		r = restore_lists(l, runs, join);
+	if (r)
+		return errtext_set(e, r, "checkpoint: its lists cannot be read");
+	if (c->params) {
+		struct draft_config dc;
+		struct eagle3_config ec;
+		if ((r = draft_config_parse(draft, l->fz->n_layer, &dc, e)))
+			return r;
+		draft_eagle3_config(&dc, &ec);
+		if (draft_params(&ec) != c->n_params || ec.V_d != c->V_d)
+			return errtext_set(e, -EINVAL, "checkpoint: the weights do not fit their config");
+		r = learner_set_draft(l, &dc, c->d2t, c->params, c->moments, trainer_step, e);
+		if (!r && l->o.kind->n_state(l->t) != c->n_moments)
+			r = errtext_set(e, -EINVAL, "checkpoint: the optimizer state has another size");
+	}
+	*ret_journal = journal;
+	return r;
+}
+
+int learner_restore(struct learner *l, int64_t *ret_journal, struct errtext *e)
+{
+	struct checkpoint c = {0};
+	char dir[PATH_MAX];
+	int damaged = 0;
+	int r = snprintf(dir, sizeof dir, "%s/checkpoint", l->o.state_dir) < (int)sizeof dir ? 0 : -ENAMETOOLONG;
+	if (!r)
+		r = checkpoint_load(dir, &c, &l->serial, &damaged, e);
+	if (!r)
+		r = c.V == l->fz->V ? restore_state(l, &c, ret_journal, e) : errtext_set(e, -EINVAL, "checkpoint: %d tokens, the target has %d: use another state_dir", c.V, l->fz->V);
+	else if (r == -ENOENT) {
+		*ret_journal = 0;
+		r = 0;
+	}
+	l->serial += damaged; /* never write under the name of a damaged one */
+	checkpoint_done(&c);
+	return r;
+}
+
+void learner_weights_sha(const struct learner *l, char ret_hex[static 65])
+{
+	if (l->t)
+		sha_hex(l->o.kind->params(l->t), l->o.kind->n_params(l->t) * sizeof(real), ret_hex);
+	else
+		memcpy(ret_hex, "none", 5);
+}

@@ -1,0 +1,248 @@
+/* Append-only segments (learn/pool.h).
+ *
+ * Segment files are pool/%08u.seg. An entry is a 40-byte header and the blob:
+ * magic, length, partition, offset, the first 16 bytes of the SHA-256 of the
+ * blob. Writes go at an explicit place and never truncate: after a crash the
+ * tail beyond the checkpoint is old but whole entries of the same run, which
+ * pool_peek offers to the repeat of the journal.
+ */
+#include "learn/pool.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/base/fs.h"
+#include "daemon/base/sha.h"
+
+enum { MAGIC = 0x314c5052 /* "RPL1" */ };
+
+struct entry {
+	uint32_t magic, len;
+	int32_t partition;
+	uint32_t pad;
+	int64_t offset;
+	uint8_t sum[16];
+};
+_Static_assert(sizeof(struct entry) == 40, "layout on disk");
+
+struct pool {
+	char *dir;
+	uint32_t segment_bytes;
+	uint64_t max_bytes;
+	struct pool_where at;
+	int fd;              /* of the segment being written, or -1 */
+	uint32_t fd_segment;
+	int rfd;             /* of the segment last read, or -1 */
+	uint32_t rfd_segment;
+};
+
+static int seg_path(const struct pool *p, uint32_t segment, char ret[PATH_MAX])
+{
+	return snprintf(ret, PATH_MAX, "%s/%08u.seg", p->dir, segment) < PATH_MAX ? 0 : -ENAMETOOLONG;
+}
+
+int pool_open(const struct pool_options *o, struct pool **ret, struct errtext *e)
+{
+	int r = fs_mkdirs(o->dir);
+	if (r)
+		return errtext_set(e, r, "state_dir: cannot make %.150s: %s", o->dir, strerror(-r));
+	struct pool *p = calloc(1, sizeof *p);
+	if (!p || !(p->dir = strdup(o->dir))) {
+		free(p);
+		return -ENOMEM;
+	}
+	p->segment_bytes = o->segment_bytes;
+	p->max_bytes = o->max_bytes;
+	p->fd = p->rfd = -1;
+	*ret = p;
+	return 0;
+}
+
+struct pool *pool_close(struct pool *p)
+{
+	if (!p)
+		return NULL;
+	if (p->fd >= 0)
+		(void)close(p->fd);
+	if (p->rfd >= 0)
+		(void)close(p->rfd);
+	free(p->dir);
+	free(p);
+	return NULL;
+}
+
+struct pool_where pool_where(const struct pool *p)
+{
+	return p->at;
+}
+
+void pool_rewind(struct pool *p, struct pool_where w)
+{
+	p->at = w;
+}
+
+void pool_set_sizes(struct pool *p, uint32_t segment_bytes, uint64_t max_bytes)
+{
+	p->segment_bytes = segment_bytes;
+	p->max_bytes = max_bytes;
+}
+
+/* By whole segments, so that it is a function of where we are alone. */
+uint64_t pool_bytes(const struct pool *p)
+{
+	return (uint64_t)(p->at.segment - p->at.first) * p->segment_bytes + p->at.offset;
+}
+
+static int open_segment(struct pool *p, uint32_t segment, bool write, int *ret)
+{
+	int *fd = write ? &p->fd : &p->rfd;
+	uint32_t *which = write ? &p->fd_segment : &p->rfd_segment;
+	if (*fd < 0 || *which != segment) {
+		char path[PATH_MAX];
+		int r = seg_path(p, segment, path);
+		if (r)
+			return r;
+		int n = open(path, write ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0640);
+		if (n < 0)
+			return -errno;
+		if (*fd >= 0) {
+			if (write && fdatasync(*fd)) { /* a full segment is durable before we leave it */
+				r = -errno;
+				(void)close(n);
+				return r;
+			}
+			(void)close(*fd);
+		}
+		*fd = n;
+		*which = segment;
+	}
+	*ret = *fd;
+	return 0;
+}
+
+static int write_at(int fd, const void *buf, size_t n, off_t at)
+{
+	for (const uint8_t *b = buf; n;) {
+		ssize_t w = pwrite(fd, b, n, at);
+		if (w < 0 && errno == EINTR)
+			continue;
+		if (w <= 0)
+			return w < 0 ? -errno : -EIO;
+		b += w, n -= (size_t)w, at += w;
+	}
+	return 0;
+}
+
+static int read_at(int fd, void *buf, size_t n, off_t at)
+{
+	for (uint8_t *b = buf; n;) {
+		ssize_t w = pread(fd, b, n, at);
+		if (w < 0 && errno == EINTR)
+			continue;
+		if (w <= 0)
+			return w < 0 ? -errno : -EIO;
+		b += w, n -= (size_t)w, at += w;
+	}
+	return 0;
+}
+
+static void checksum(const void *blob, size_t len, uint8_t ret[16])
+{
+	char hex[SHA_HEX];
+	sha_hex(blob, len, hex);
+	memcpy(ret, hex, 16); /* 64 bits as hex digits: enough against torn writes */
+}
+
+/* Entry at (segment, offset) into *h and its blob appended to *out, checked. */
+static int read_entry(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, struct buf *out)
+{
+	int fd, r = open_segment(p, segment, false, &fd);
+	if (r)
+		return r;
+	if ((r = read_at(fd, h, sizeof *h, offset)))
+		return r;
+	if (h->magic != MAGIC || h->len > (16u << 20))
+		return -EIO;
+	buf_clear(out);
+	if ((r = buf_reserve(out, h->len)))
+		return r;
+	if ((r = read_at(fd, out->data, h->len, (off_t)offset + (off_t)sizeof *h)))
+		return r;
+	uint8_t sum[16];
+	checksum(out->data, h->len, sum);
+	if (memcmp(sum, h->sum, sizeof sum) != 0)
+		return -EIO;
+	out->len = h->len;
+	return 0;
+}
+
+static bool fits(const struct pool *p, uint32_t len)
+{
+	return p->at.offset == 0 || (uint64_t)p->at.offset + sizeof(struct entry) + len <= p->segment_bytes;
+}
+
+int pool_append(struct pool *p, int partition, int64_t offset, const void *blob, uint32_t len, struct pool_ref *ret)
+{
+	struct pool_where at = p->at;
+	if (!fits(p, len)) {
+		at.segment++;
+		at.offset = 0;
+	}
+	struct entry h = {.magic = MAGIC, .len = len, .partition = partition, .offset = offset};
+	checksum(blob, len, h.sum);
+	int fd, r = open_segment(p, at.segment, true, &fd);
+	if (!r)
+		r = write_at(fd, blob, len, (off_t)at.offset + (off_t)sizeof h);
+	if (!r)
+		r = write_at(fd, &h, sizeof h, at.offset);
+	if (r)
+		return r;
+	*ret = (struct pool_ref){at.segment, at.offset, len};
+	at.offset += (uint32_t)sizeof h + len;
+	p->at = at;
+	return 0;
+}
+
+int pool_peek(struct pool *p, int partition, int64_t offset, struct buf *out)
+{
+	struct entry h;
+	if (!read_entry(p, p->at.segment, p->at.offset, &h, out) && h.partition == partition && h.offset == offset && fits(p, h.len))
+		return 0;
+	if (p->at.offset && !read_entry(p, p->at.segment + 1, 0, &h, out) && h.partition == partition && h.offset == offset && !fits(p, h.len))
+		return 0;
+	return -ENOENT;
+}
+
+int pool_read(struct pool *p, struct pool_ref ref, struct buf *out)
+{
+	struct entry h;
+	int r = read_entry(p, ref.segment, ref.offset, &h, out);
+	return r ? r : h.len == ref.len ? 0 : -EIO;
+}
+
+int pool_sync(struct pool *p)
+{
+	if (p->fd >= 0 && fdatasync(p->fd))
+		return -errno;
+	return fs_sync_dir(p->dir);
+}
+
+bool pool_shrink(struct pool *p)
+{
+	if (pool_bytes(p) <= p->max_bytes || p->at.first >= p->at.segment)
+		return false;
+	p->at.first++;
+	return true;
+}
+
+void pool_delete_below(struct pool *p, uint32_t segment)
+{
+	char path[PATH_MAX];
+	for (uint32_t s = segment; s-- > 0;) /* files go from the oldest up: the first missing one ends it */
+		if (seg_path(p, s, path) || unlink(path))
+			break;
+}

@@ -1,0 +1,44 @@
+/* The replay pool on disk: accepted records, raw, in append-only segments.
+ *
+ * A record is kept as it came (a safetensors blob) behind a small checksummed
+ * header; everything that is trained is read back from here. Where a record
+ * lies is a function of the records appended before it, so that a learner that
+ * repeats its journal puts each at the same place, and finds it there already.
+ * A segment leaves the pool by size, its file only when no checkpoint that is
+ * kept needs it any more. Threads: one owner.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "daemon/base/buf.h"
+
+struct pool_ref {
+	uint32_t segment, offset, len; /* of the header; len = bytes of the blob */
+};
+
+struct pool;
+struct pool_options {
+	const char *dir;        /* state_dir/pool; made when missing */
+	uint32_t segment_bytes; /* a segment takes no further record past this */
+	uint64_t max_bytes;     /* the oldest segments go past this */
+};
+struct pool_where { uint32_t first, segment, offset; }; /* oldest segment, and where the next record goes */
+
+int MUSTCHECK pool_open(const struct pool_options *o, struct pool **ret, struct errtext *e);
+struct pool *pool_close(struct pool *p);
+struct pool_where pool_where(const struct pool *p);
+void pool_rewind(struct pool *p, struct pool_where w); /* continue from a checkpoint */
+void pool_set_sizes(struct pool *p, uint32_t segment_bytes, uint64_t max_bytes);
+uint64_t pool_bytes(const struct pool *p);
+
+int MUSTCHECK pool_append(struct pool *p, int partition, int64_t offset, const void *blob, uint32_t len, struct pool_ref *ret);
+/* The record that was appended here before a crash: 0 and the blob in *out when it is
+ * (partition, offset) and whole; -ENOENT otherwise. Moves nothing. */
+int MUSTCHECK pool_peek(struct pool *p, int partition, int64_t offset, struct buf *out);
+int MUSTCHECK pool_read(struct pool *p, struct pool_ref ref, struct buf *out); /* -EIO: damaged */
+int MUSTCHECK pool_sync(struct pool *p); /* before a checkpoint that refers to what was appended */
+
+/* Over the size: forget the oldest segment (never the one being written). true when
+ * first moved: the caller drops every run that refers to an older one. */
+bool pool_shrink(struct pool *p);
+void pool_delete_below(struct pool *p, uint32_t segment); /* unlink files older than that */

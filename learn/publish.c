@@ -1,0 +1,242 @@
+/* Drafts out of and into the version store (learn/publish.h). */
+#include "learn/publish.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "daemon/base/clock.h"
+#include "schemas/manifest.h"
+
+void draft_done(struct draft *d)
+{
+	free(d->d2t);
+	free(d->w);
+	memset(d, 0, sizeof *d);
+}
+
+void draft_eagle3_config(const struct draft_config *f, struct eagle3_config *ret)
+{
+	*ret = (struct eagle3_config){
+		.H = f->hidden_size, .H_t = f->target_hidden_size ? f->target_hidden_size : f->hidden_size, .I = f->intermediate_size,
+		.n_head = f->n_head, .n_kv = f->n_kv_head, .hd = f->head_dim, .V = f->vocab_size, .V_d = f->draft_vocab_size,
+		.rms_eps = (real)f->rms_eps, .max_ctx = f->max_position,
+		.rope = {.theta = f->rope_theta, .factor = f->rope_factor, .low_freq_factor = f->rope_low,
+			 .high_freq_factor = f->rope_high, .orig_max = f->rope_orig_max, .beta_fast = f->rope_beta_fast,
+			 .beta_slow = f->rope_beta_slow, .mscale = f->rope_mscale, .mscale_all_dim = f->rope_mscale_all},
+		.boundaries = {f->boundaries[0], f->boundaries[1], f->boundaries[2]},
+		.norm_before_residual = f->norm_before_residual, .norm_before_fc = f->norm_before_fc,
+		.fc_norm = f->fc_norm, .norm_output = f->norm_output,
+	};
+	static const int kinds[] = {ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN};
+	ret->rope.kind = kinds[f->rope_kind >= 0 && f->rope_kind < 4 ? f->rope_kind : 0];
+}
+
+size_t draft_params(const struct eagle3_config *c)
+{
+	size_t n = 0;
+	for (int t = 0; t < E3_N_TENSORS; t++) {
+		int rows, cols;
+		eagle3_tensor_shape(c, (enum eagle3_tensor)t, &rows, &cols);
+		n += (size_t)rows * (size_t)cols;
+	}
+	return n;
+}
+
+/* All tensors of an opened folder into flat masters. */
+static int widen(const struct draft_files *f, struct draft *d, struct errtext *e)
+{
+	d->n = draft_params(&d->c);
+	d->w = malloc(d->n * sizeof *d->w);
+	d->d2t = malloc((size_t)d->c.V_d * sizeof *d->d2t);
+	if (!d->w || !d->d2t)
+		return -ENOMEM;
+	memcpy(d->d2t, draft_files_d2t(f), (size_t)d->c.V_d * sizeof *d->d2t);
+	size_t at = 0;
+	for (int t = 0; t < E3_N_TENSORS; t++) {
+		const char *name = eagle3_tensor_name((enum eagle3_tensor)t);
+		int rows, cols, got_r, got_c;
+		bool bf16;
+		const void *data;
+		eagle3_tensor_shape(&d->c, (enum eagle3_tensor)t, &rows, &cols);
+		int r = draft_files_tensor(f, name, &bf16, &got_r, &got_c, &data);
+		if (r)
+			return errtext_set(e, -EINVAL, "%s is missing", name);
+		if ((size_t)got_r * (size_t)got_c != (size_t)rows * (size_t)cols)
+			return errtext_set(e, -EINVAL, "%s is %d x %d, want %d x %d", name, got_r, got_c, rows, cols);
+		for (size_t i = 0; i < (size_t)rows * (size_t)cols; i++)
+			d->w[at++] = (real)(bf16 ? bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i]);
+	}
+	return 0;
+}
+
+static int check(const struct draft *d, const struct frozen *fz, struct errtext *e)
+{
+	if (d->c.V != fz->V || d->c.H_t != fz->H || d->c.H != fz->H)
+		return errtext_set(e, -EINVAL, "a draft %d wide over %d tokens does not fit this target (%d, %d)", d->c.H, d->c.V, fz->H, fz->V);
+	if (d->c.norm_before_residual || d->c.norm_before_fc || d->c.fc_norm || d->c.norm_output)
+		return errtext_set(e, -EINVAL, "only plain EAGLE-3 drafts are trained (norm flags are set)");
+	return 0;
+}
+
+int publish_read_version(const char *store, uint32_t n, const struct frozen *fz, struct draft *ret, struct errtext *e)
+{
+	char dir[PATH_MAX];
+	struct manifest m = {0};
+	struct draft d = {0};
+	struct draft_files *f = NULL;
+	int r = store_version_dir(store, n, dir, sizeof dir);
+	if (!r)
+		r = manifest_read(dir, &m, e);
+	if (!r && strcmp(m.target_fp, fz->target_fp) != 0)
+		r = errtext_set(e, -EINVAL, "version %u belongs to target %.12s, not %.12s", n, m.target_fp, fz->target_fp);
+	manifest_done(&m);
+	if (!r)
+		r = draft_open(dir, fz->n_layer, &f, e);
+	if (!r) {
+		d.file = *draft_files_config(f);
+		draft_eagle3_config(&d.file, &d.c);
+		r = check(&d, fz, e);
+	}
+	if (!r)
+		r = widen(f, &d, e);
+	if (!r)
+		r = draft_weights_sha(f, d.weights_sha);
+	draft_close(f);
+	if (r) {
+		draft_done(&d);
+		return r;
+	}
+	*ret = d;
+	return 0;
+}
+
+static bool usable(const struct store_state *s, uint32_t n)
+{
+	for (int i = 0; i < s->n_versions; i++)
+		if (s->versions[i].number == n)
+			return s->versions[i].state != VS_REJECTED && s->versions[i].state != VS_QUARANTINED;
+	return false;
+}
+
+uint32_t publish_newest(const char *store)
+{
+	struct store_state s = {0};
+	uint32_t best = 0;
+	if (store_state_read(store, &s, NULL))
+		return 0;
+	if (s.live && usable(&s, s.live))
+		best = s.live;
+	else if (s.base && usable(&s, s.base))
+		best = s.base;
+	for (int i = 0; i < s.n_versions && !s.live && !s.base; i++)
+		if (usable(&s, s.versions[i].number) && s.versions[i].number > best)
+			best = s.versions[i].number;
+	store_state_done(&s);
+	return best;
+}
+
+const char *publish_state_of(const char *store, uint32_t n)
+{
+	struct store_state s = {0};
+	const char *name = NULL;
+	if (store_state_read(store, &s, NULL))
+		return NULL;
+	for (int i = 0; i < s.n_versions; i++)
+		if (s.versions[i].number == n)
+			name = version_state_name(s.versions[i].state);
+	store_state_done(&s);
+	return name;
+}
+
+uint32_t publish_find_sha(const char *store, const char *weights_sha)
+{
+	struct store_state s = {0};
+	uint32_t found = 0;
+	if (store_state_read(store, &s, NULL))
+		return 0;
+	for (int i = s.n_versions - 1; i >= 0 && i >= s.n_versions - 16 && !found; i--) {
+		char dir[PATH_MAX];
+		struct manifest m = {0};
+		if (!store_version_dir(store, s.versions[i].number, dir, sizeof dir) && !manifest_read(dir, &m, NULL)) {
+			if (strcmp(m.weights_sha, weights_sha) == 0)
+				found = m.number;
+			manifest_done(&m);
+		}
+	}
+	store_state_done(&s);
+	return found;
+}
+
+int publish_path(const char *store, const char *name, char *ret, size_t size)
+{
+	int n = snprintf(ret, size, "%s/incoming/%s", store, name);
+	return n > 0 && (size_t)n < size ? 0 : -ENAMETOOLONG;
+}
+
+void publish_remove(const char *store, const char *name)
+{
+	char dir[PATH_MAX];
+	if (!publish_path(store, name, dir, sizeof dir) && fs_remove_tree(dir))
+		return; /* a leftover folder: the daemon's janitor has it */
+}
+
+static int save_weights(const char *dir, const struct draft_config *c, const int64_t *d2t, const real *w, struct errtext *e)
+{
+	struct eagle3_config ec;
+	struct draft_tensor t[E3_N_TENSORS];
+	draft_eagle3_config(c, &ec);
+	float *copy = malloc(draft_params(&ec) * sizeof *copy); /* `real` may be double */
+	if (!copy)
+		return -ENOMEM;
+	size_t at = 0;
+	for (int i = 0; i < E3_N_TENSORS; i++) {
+		t[i].name = eagle3_tensor_name((enum eagle3_tensor)i);
+		eagle3_tensor_shape(&ec, (enum eagle3_tensor)i, &t[i].rows, &t[i].cols);
+		t[i].data = copy + at;
+		at += (size_t)t[i].rows * (size_t)t[i].cols;
+	}
+	for (size_t i = 0; i < at; i++)
+		copy[i] = (float)w[i];
+	int r = draft_save(dir, c, d2t, t, E3_N_TENSORS, true, e);
+	free(copy);
+	return r;
+}
+
+int publish_write(const char *store, const char *name, const struct draft_config *c, const int64_t *d2t, const real *w,
+		  const struct frozen *fz, json_t *meta, char ret_sha[static 65], struct errtext *e)
+{
+	char dir[PATH_MAX], path[PATH_MAX + 16], sha[65], now[32];
+	struct draft_files *f = NULL;
+	int r = publish_path(store, name, dir, sizeof dir);
+	if (!r && (r = fs_mkdirs(dir)))
+		return errtext_set(e, r, "store: %.150s: %s", dir, strerror(-r));
+	if (!r)
+		r = save_weights(dir, c, d2t, w, e);
+	fs_crash_point("publish-weights");
+	if (!r)
+		r = draft_open(dir, fz->n_layer, &f, e);
+	if (!r)
+		r = draft_weights_sha(f, sha);
+	draft_close(f);
+	if (r)
+		return r;
+	clock_iso8601(clock_wall_ms(), now);
+	json_t *j = json_deep_copy(meta);
+	char *text = NULL;
+	if (!j || json_object_set_new(j, "schema", json_integer(1)) || json_object_set_new(j, "target_fp", json_string(fz->target_fp)) ||
+	    json_object_set_new(j, "weights_sha", json_string(sha)) || json_object_set_new(j, "created", json_string(now)) ||
+	    json_object_set_new(j, "program_commit", json_string(REDRAFT_COMMIT)) || !(text = json_dumps(j, JSON_INDENT(2))))
+		r = -ENOMEM;
+	(void)snprintf(path, sizeof path, "%s/submit.json", dir);
+	if (!r)
+		r = fs_write_atomic(path, text, strlen(text));
+	fs_crash_point("publish-submit");
+	free(text);
+	json_decref(j);
+	if (r)
+		return errtext_set(e, r, "store: %.150s: %s", path, strerror(-r));
+	memcpy(ret_sha, sha, sizeof sha);
+	return 0;
+}

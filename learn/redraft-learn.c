@@ -1,0 +1,269 @@
+/* redraft-learn: consumes trace records, trains the draft, hands candidates to
+ * redraftd, answers Evaluate.
+ *
+ *   redraft-learn [--key value ...]           run
+ *   redraft-learn init [--key value ...]      make version 1 from the records there are, and submit it
+ *   redraft-learn --follow_journal PATH ...   repeat a recorded run from its first entry, print hashes, end
+ *
+ * Exit: 0 done, 1 failed while running (the state is whole: start again), 2 wrong
+ * config or input, 3 nobody answers.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/conf.h"
+#include "daemon/base/log.h"
+#include "daemon/base/loop.h"
+#include "daemon/base/notify.h"
+#include "daemon/base/rpc.h"
+#include "learn/control.h"
+
+struct conf {
+	char *store, *state_dir, *run_dir, *daemon_socket, *brokers, *source_conf, *topic, *target_fp, *follow_journal, *vocab_from;
+	int log_level, optimizer;
+	int64_t threads, nice, seed, ttt_steps, warmup_steps, draft_vocab, max_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
+	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, follow_print, init_wait_s;
+	double lr, muon_lr, clip, decay, replay_share;
+	bool prompt_rows, auto_init;
+};
+
+#define AT(f) offsetof(struct conf, f)
+static const struct conf_entry entries[] = {
+	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "version store shared with redraftd and redraft-serve"},
+	{"state_dir", CONF_STRING, AT(state_dir), "/var/lib/redraft/learn", 0, 0, NULL, false, "", "checkpoints, journal and replay pool"},
+	{"run_dir", CONF_STRING, AT(run_dir), "/run/redraft/learn", 0, 0, NULL, false, "", "folder of the control sockets"},
+	{"daemon_socket", CONF_STRING, AT(daemon_socket), "/run/redraft/daemon/control.sock", 0, 0, NULL, false, "", "redraftd's control socket"},
+	{"brokers", CONF_STRING, AT(brokers), "", 0, 0, NULL, false, "", "Kafka bootstrap servers; empty = train from what is in the pool"},
+	{"source.conf", CONF_STRING, AT(source_conf), "", 0, 0, NULL, false, "", "more librdkafka settings, k=v,k=v"},
+	{"topic", CONF_STRING, AT(topic), "redraft.traces", 0, 0, NULL, false, "", "topic of the trace records"},
+	{"target_fp", CONF_STRING, AT(target_fp), "", 0, 0, NULL, false, "", "fingerprint of the target; empty = the only one in store/frozen"},
+	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "threads", "compute threads; 0 = all processors"},
+	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness of the compute threads"},
+	{"seed", CONF_INT, AT(seed), "1", 0, 9007199254740991.0, NULL, false, "", "seed of every random choice"},
+	{"log_level", CONF_ENUM, AT(log_level), "info", 0, 0, "error|warn|info|debug", false, "", "what is logged"},
+	{"train.ttt_steps", CONF_INT, AT(ttt_steps), "7", 1, TTT_MAX_STEPS, NULL, false, "steps", "unrolled steps of training-time test"},
+	{"train.decay", CONF_REAL, AT(decay), "0.8", 0.01, 1, NULL, false, "", "weight of each further unrolled step"},
+	{"train.optimizer", CONF_ENUM, AT(optimizer), "adamw", 0, 0, "adamw|muon", false, "", "muon: on the matrices, AdamW on head and norms"},
+	{"train.lr", CONF_REAL, AT(lr), "0.001", 1e-9, 1, NULL, false, "", "learning rate of AdamW"},
+	{"train.muon_lr", CONF_REAL, AT(muon_lr), "0.02", 1e-9, 1, NULL, false, "", "learning rate of Muon"},
+	{"train.clip", CONF_REAL, AT(clip), "0.5", 1e-6, 1e6, NULL, false, "", "gradients are clipped to this norm"},
+	{"train.warmup_steps", CONF_INT, AT(warmup_steps), "10", 0, 1e9, NULL, false, "steps", "linear warm-up of the learning rate"},
+	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
+	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 65536, NULL, false, "tok", "rows of one step; longer runs take several"},
+	{"train.prompt_rows", CONF_BOOL, AT(prompt_rows), "on", 0, 0, NULL, false, "", "learn from prompts too, not from replies alone"},
+	{"train.replay_share", CONF_REAL, AT(replay_share), "0.25", 0, 1, NULL, false, "", "share of steps that take an older run while new ones wait"},
+	{"train.max_epochs", CONF_INT, AT(max_epochs), "4", 1, 1000, NULL, false, "", "how often one run is trained at most"},
+	{"train.queue_max", CONF_INT, AT(queue_max), "256", 1, 100000, NULL, false, "runs", "new runs that wait; past it the oldest are left to replay"},
+	{"train.auto_init", CONF_BOOL, AT(auto_init), "on", 0, 0, NULL, false, "", "make a first draft when the store is empty"},
+	{"init.min_tokens", CONF_INT, AT(min_tokens), "20000", 1, 1e12, NULL, false, "tok", "tokens to count before a first draft's vocabulary is chosen"},
+	{"init.vocab_from", CONF_STRING, AT(vocab_from), "", 0, 0, NULL, false, "", "init: a text file of token ids to count too"},
+	{"init.wait_s", CONF_INT, AT(init_wait_s), "10", 0, 86400, NULL, false, "s", "init: go ahead after so long without a new record"},
+	{"publish.interval_s", CONF_INT, AT(publish_s), "3600", 1, 1e8, NULL, false, "s", "time between candidates"},
+	{"publish.min_steps", CONF_INT, AT(min_steps), "20", 1, 1e9, NULL, false, "steps", "steps between candidates at least"},
+	{"gate.k", CONF_INT, AT(gate_k), "5", 1, TTT_MAX_STEPS, NULL, false, "tok", "chain length of Evaluate when the caller names none"},
+	{"heldout.max", CONF_INT, AT(heldout_max), "64", 1, 10000, NULL, false, "runs", "runs kept to judge a candidate by; further ones are trained"},
+	{"heldout.domain_max", CONF_INT, AT(heldout_domain_max), "24", 1, 10000, NULL, false, "runs", "the same, of one domain"},
+	{"pool.max_mb", CONF_INT, AT(pool_mb), "4096", 64, 1e7, NULL, false, "MiB", "replay pool on disk; the oldest records go past it"},
+	{"checkpoint.interval_s", CONF_INT, AT(checkpoint_s), "300", 1, 1e7, NULL, false, "s", "time between checkpoints"},
+	{"follow_journal", CONF_STRING, AT(follow_journal), "", 0, 0, NULL, false, "", "repeat this journal in a fresh state_dir, then end"},
+	{"follow.print_steps", CONF_INT, AT(follow_print), "10", 0, 1e9, NULL, false, "steps", "print the weights' hash every so many steps; 0 = at the end only"},
+	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
+};
+
+static const struct conf_program program = {
+	"redraft-learn", "Trains the draft of a speculative-decoding server on what it serves. First argument \"init\": make version 1.", entries, sizeof(struct conf)};
+
+/* ---- options ---- */
+
+static void learner_options(const struct conf *c, struct learner_options *o)
+{
+	*o = (struct learner_options){
+		.state_dir = c->state_dir, .store = c->store, .kind = &trainer_eagle3, .seed = (uint64_t)c->seed,
+		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
+			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
+			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .warmup_steps = c->warmup_steps},
+		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .max_epochs = (int)c->max_epochs,
+		.queue_max = (int)c->queue_max, .heldout_max = (int)c->heldout_max, .heldout_domain_max = (int)c->heldout_domain_max,
+		.prompt_rows = c->prompt_rows, .auto_init = c->auto_init, .replay_share = c->replay_share, .init_min_tokens = c->min_tokens,
+		.pool_bytes = (uint64_t)c->pool_mb << 20, .segment_bytes = c->pool_mb >= 512 ? 64u << 20 : 8u << 20,
+		.follow = *c->follow_journal != 0,
+	};
+}
+
+static int n_threads(const struct conf *c)
+{
+	long n = c->threads ? (long)c->threads : sysconf(_SC_NPROCESSORS_ONLN);
+	return n > 0 ? (int)n : 1;
+}
+
+static int open_source(const struct conf *c, struct source **ret, struct errtext *e)
+{
+	struct source_options o = {.brokers = c->brokers, .topic = c->topic, .extra = *c->source_conf ? c->source_conf : NULL};
+	return *c->brokers ? source_kafka_new(&o, ret, e) : 0;
+}
+
+static int fail(int code, const char *message)
+{
+	fprintf(stderr, "redraft-learn: %s\n", message);
+	return code;
+}
+
+/* ---- init ---- */
+
+/* Records until enough tokens are counted, or none came for a while. */
+static int count_records(const struct conf *c, struct learner *l, struct errtext *e)
+{
+	uint64_t heard = clock_us();
+	while (l->src && l->counted < l->o.init_min_tokens && clock_us() - heard < (uint64_t)c->init_wait_s * 1000000) {
+		int n = 0, r = learner_consume(l, 256, &n, e);
+		if (r)
+			return r;
+		if (n)
+			heard = clock_us();
+		else
+			(void)nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+	}
+	return 0;
+}
+
+static int submit(const struct conf *c, struct learner *l, struct errtext *e)
+{
+	char path[4096];
+	json_t *reply = NULL;
+	int r = learner_publish(l, e);
+	if (!r && !*l->pending.sha)
+		r = errtext_set(e, -EIO, "%s", l->publish_error);
+	if (!r)
+		r = publish_path(c->store, l->pending.name, path, sizeof path);
+	if (r)
+		return r;
+	struct journal_entry x = {.kind = J_SUBMITTED};
+	int k = rpc_call_sync(c->daemon_socket, "io.redraft.Daemon.Submit", json_pack("{s:s}", "path", path), 60000, &reply, e);
+	if (!k) {
+		x.version = (uint32_t)json_integer_value(json_object_get(reply, "version"));
+		printf("version %u: a first draft of %d tokens, %" PRId64 " counted\n", x.version, l->file.draft_vocab_size, l->counted);
+	} else
+		fprintf(stderr, "redraft-learn: %s\nThe draft is in %s; redraft-learn submits it once redraftd answers.\n", e->text, path);
+	json_decref(reply);
+	r = k ? 0 : learner_do(l, &x, e);
+	if (!r)
+		r = learner_checkpoint(l, e);
+	return r ? r : k ? 3 : 0;
+}
+
+static int init(const struct conf *c, const struct frozen *fz)
+{
+	struct learner_options o;
+	struct learner *l = NULL;
+	struct source *src = NULL;
+	struct dev *d = NULL;
+	struct errtext e = {""};
+	bool done = false;
+	learner_options(c, &o);
+	int r = open_source(c, &src, &e);
+	if (!r)
+		r = dev_cpu_new(n_threads(c), ISA_AUTO, &d);
+	if (!r)
+		r = learner_open(&o, d, src, fz, &l, &e);
+	if (r == LEARNER_E_INEXACT)
+		r = 0;
+	if (!r && l->t)
+		r = errtext_set(&e, -EEXIST, "%.150s holds a draft already: use another --state_dir to start anew", c->state_dir);
+	if (!r)
+		r = count_records(c, l, &e);
+	if (!r)
+		r = learner_begin(l, c->vocab_from, &done, &e);
+	if (!r)
+		r = submit(c, l, &e);
+	learner_close(l);
+	if (src)
+		src->free(src);
+	dev_free(d);
+	if (r < 0)
+		return fail(r == -EINVAL || r == -EEXIST ? 2 : 1, *e.text ? e.text : strerror(-r));
+	return r;
+}
+
+/* ---- run ---- */
+
+struct process {
+	struct loop *loop;
+	int code;
+};
+
+static void on_exit_of_worker(void *arg, int code, const char *message)
+{
+	struct process *p = arg;
+	p->code = code;
+	if (code) {
+		log_error("%s", message);
+		notify_state("STATUS=%s", message);
+	}
+	loop_stop(p->loop);
+}
+
+static int run(const struct conf *c, const struct frozen *fz)
+{
+	struct worker_options o = {
+		.threads = n_threads(c), .nice = (int)c->nice, .publish_us = (uint64_t)c->publish_s * 1000000,
+		.checkpoint_us = (uint64_t)c->checkpoint_s * 1000000, .publish_min_steps = c->min_steps, .gate_k = (int)c->gate_k,
+		.daemon_socket = c->daemon_socket, .follow = *c->follow_journal ? c->follow_journal : NULL, .follow_print = (int)c->follow_print,
+	};
+	struct process p = {0};
+	struct source *src = NULL;
+	struct worker *w = NULL;
+	struct control *control = NULL;
+	struct errtext e = {""};
+	learner_options(c, &o.learner);
+	int r = open_source(c, &src, &e);
+	if (!r)
+		r = loop_new(&p.loop);
+	if (r)
+		return fail(2, *e.text ? e.text : strerror(-r));
+	r = worker_start(&o, p.loop, src, fz, on_exit_of_worker, &p, &w);
+	if (!r && !o.follow)
+		r = control_start(p.loop, c->run_dir, w, &control, &e);
+	if (!r) {
+		notify_state("READY=1\nSTATUS=learning for target %.12s", fz->target_fp);
+		log_info("target %.12s, %d tokens, %d wide; store %s; brokers %s", fz->target_fp, fz->V, fz->H, c->store, *c->brokers ? c->brokers : "none");
+		r = loop_run(p.loop);
+		notify_state("STOPPING=1");
+	}
+	control_stop(control);
+	worker_stop(w);
+	loop_free(p.loop);
+	if (r)
+		return fail(r == -EADDRINUSE || *e.text ? 2 : 1, *e.text ? e.text : strerror(-r));
+	return p.code;
+}
+
+int main(int argc, char **argv)
+{
+	static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
+	struct conf c;
+	struct frozen fz = {0};
+	struct errtext e = {""};
+	const char *word[2];
+	int n = 0;
+	int r = conf_load(&program, argc, argv, &c, word, 1, &n, &e);
+	if (r > 0)
+		return 0;
+	if (r < 0)
+		return fail(2, e.text);
+	log_init("redraft-learn", levels[c.log_level]);
+	if (n && strcmp(word[0], "init") != 0) {
+		(void)errtext_set(&e, 0, "unknown word \"%.40s\": only \"init\" is known", word[0]);
+		r = fail(2, e.text);
+	} else if (frozen_open(c.store, c.target_fp, &fz, &e))
+		r = fail(2, e.text);
+	else
+		r = n ? init(&c, &fz) : run(&c, &fz);
+	frozen_close(&fz);
+	conf_done(&program, &c);
+	return r;
+}

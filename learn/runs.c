@@ -1,0 +1,116 @@
+/* The array of joined runs (learn/runs.h), ascending by id, and its JSON form in checkpoints. */
+#include "learn/runs.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+void run_done(struct run *r)
+{
+	free(r->refs);
+	r->refs = NULL;
+	r->n_refs = 0;
+}
+
+int run_ref_add(struct run *r, struct pool_ref ref)
+{
+	if (r->n_refs >= RUN_MAX_RECORDS)
+		return -E2BIG;
+	struct pool_ref *v = realloc(r->refs, (size_t)(r->n_refs + 1) * sizeof *v);
+	if (!v)
+		return -ENOMEM;
+	v[r->n_refs++] = ref;
+	r->refs = v;
+	return 0;
+}
+
+int runs_add(struct runs *s, const struct run *r)
+{
+	if (s->n == s->cap) {
+		int cap = s->cap ? s->cap * 2 : 256;
+		struct run *v = realloc(s->v, (size_t)cap * sizeof *v);
+		if (!v)
+			return -ENOMEM;
+		s->v = v;
+		s->cap = cap;
+	}
+	s->v[s->n++] = *r;
+	return 0;
+}
+
+struct run *runs_find(struct runs *s, uint64_t id)
+{
+	int lo = 0, hi = s->n;
+	while (lo < hi) {
+		int mid = lo + (hi - lo) / 2;
+		if (s->v[mid].id < id)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < s->n && s->v[lo].id == id ? &s->v[lo] : NULL;
+}
+
+void runs_drop_below(struct runs *s, uint32_t segment)
+{
+	int keep = 0;
+	for (int i = 0; i < s->n; i++) {
+		if (s->v[i].refs[0].segment < segment)
+			run_done(&s->v[i]);
+		else
+			s->v[keep++] = s->v[i];
+	}
+	s->n = keep;
+}
+
+void runs_done(struct runs *s)
+{
+	for (int i = 0; i < s->n; i++)
+		run_done(&s->v[i]);
+	free(s->v);
+	memset(s, 0, sizeof *s);
+}
+
+json_t *run_to_json(const struct run *r)
+{
+	json_t *refs = json_array();
+	for (int i = 0; i < r->n_refs; i++)
+		if (json_array_append_new(refs, json_pack("[III]", (json_int_t)r->refs[i].segment, (json_int_t)r->refs[i].offset, (json_int_t)r->refs[i].len))) {
+			json_decref(refs);
+			return NULL;
+		}
+	return json_pack("{s:I,s:i,s:i,s:s,s:i,s:i,s:I,s:i,s:b,s:o}", "id", (json_int_t)r->id, "state", (int)r->state,
+			 "partition", r->partition, "domain", r->domain, "n", r->n, "n_gen", r->n_gen, "pos0",
+			 (json_int_t)r->pos0, "epochs", r->epochs, "bad", r->bad, "refs", refs);
+}
+
+int run_from_json(const json_t *j, struct run *ret)
+{
+	struct run r = {0};
+	json_int_t id, pos0;
+	int state, bad;
+	const char *domain;
+	json_t *refs, *ref;
+	size_t i;
+	if (json_unpack((json_t *)(uintptr_t)j, "{s:I,s:i,s:i,s:s,s:i,s:i,s:I,s:i,s:b,s:o}", "id", &id, "state", &state, "partition",
+			&r.partition, "domain", &domain, "n", &r.n, "n_gen", &r.n_gen, "pos0", &pos0, "epochs", &r.epochs, "bad",
+			&bad, "refs", &refs) || state < 0 || state > RUN_TRAINED || strlen(domain) >= sizeof r.domain)
+		return -EINVAL;
+	r.id = (uint64_t)id;
+	r.state = (enum run_state)state;
+	r.pos0 = (uint32_t)pos0;
+	r.bad = bad;
+	memcpy(r.domain, domain, strlen(domain) + 1);
+	json_array_foreach(refs, i, ref) {
+		json_int_t a, b, c;
+		int k = json_unpack(ref, "[III]", &a, &b, &c) ? -EINVAL : run_ref_add(&r, (struct pool_ref){(uint32_t)a, (uint32_t)b, (uint32_t)c});
+		if (k) {
+			run_done(&r);
+			return k;
+		}
+	}
+	if (!r.n_refs)
+		return -EINVAL;
+	*ret = r;
+	return 0;
+}

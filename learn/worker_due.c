@@ -1,0 +1,204 @@
+/* What the clock asks of the compute thread: candidates and checkpoints.
+ *
+ * A candidate is written, handed to the daemon (Submit, on the loop's thread),
+ * and waits for its verdict. The daemon may be away: it is asked again every
+ * few seconds; training goes on meanwhile. An answer that was lost is found
+ * by the weights' hash in the store; a verdict that was lost, by the version's
+ * state there.
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/base/loop.h"
+#include "daemon/base/rpc.h"
+#include "learn/worker_priv.h"
+
+enum { SUBMIT_AGAIN_US = 5000000, SUBMIT_TIMEOUT_MS = 60000 };
+
+struct submit {
+	struct worker *w;
+	char path[PATH_MAX], name[96];
+};
+
+static void answer_waiter(struct worker *w, json_t *reply, const char *error, const char *message)
+{
+	if (w->has_waiter)
+		worker_answer(w, &w->waiter, reply, error, message);
+	else
+		json_decref(reply);
+	w->has_waiter = false;
+}
+
+/* ---- on the loop's thread ---- */
+
+static void submit_done(void *arg, int r, json_t *params, const char *error)
+{
+	struct submit *s = arg;
+	struct command c = {.kind = r ? CMD_SUBMIT_FAILED : CMD_SUBMITTED, .k = r};
+	json_int_t version = r ? 0 : json_integer_value(json_object_get(params, "version"));
+	(void)snprintf(c.text, sizeof c.text, "%s", r ? (error ? error : strerror(r < 0 ? -r : EIO)) : s->name);
+	c.version = version > 0 && version <= UINT32_MAX ? (uint32_t)version : 0;
+	if (!c.version)
+		c.kind = CMD_SUBMIT_FAILED;
+	if (worker_post(s->w, &c))
+		log_warn("the daemon's answer to Submit found no room; it is asked again");
+	free(s);
+}
+
+static void submit_call(void *arg)
+{
+	struct submit *s = arg;
+	int r = rpc_call_async(s->w->loop, s->w->o.daemon_socket, "io.redraft.Daemon.Submit", json_pack("{s:s}", "path", s->path),
+			       SUBMIT_TIMEOUT_MS, submit_done, s);
+	if (r)
+		submit_done(s, r, NULL, NULL);
+}
+
+/* ---- on the compute thread ---- */
+
+static int simple_entry(struct worker *w, enum journal_kind kind, uint32_t version, const char *text, struct errtext *e)
+{
+	struct journal_entry x = {.kind = kind, .version = version};
+	(void)snprintf(x.text, sizeof x.text, "%s", text);
+	return learner_do(w->l, &x, e);
+}
+
+static int numbered(struct worker *w, uint32_t version, struct errtext *e)
+{
+	int r = simple_entry(w, J_SUBMITTED, version, "", e);
+	if (r)
+		return r;
+	log_info("version %u submitted at step %" PRId64, version, w->l->published_step);
+	answer_waiter(w, json_pack("{s:I}", "version", (json_int_t)version), NULL, NULL);
+	return 0;
+}
+
+int worker_submit_answer(struct worker *w, const struct command *c, struct errtext *e)
+{
+	struct learner *l = w->l;
+	w->submitting = false;
+	w->submit_at = clock_us() + SUBMIT_AGAIN_US;
+	bool ours = *l->pending.name && !l->pending.version;
+	if (c->kind == CMD_SUBMITTED)
+		return ours && strcmp(c->text, l->pending.name) == 0 ? numbered(w, c->version, e) : 0;
+	if (strcmp(c->text, w->last_why) != 0)
+		log_warn("Submit: %s; asked again", c->text);
+	(void)snprintf(w->last_why, sizeof w->last_why, "%s", c->text);
+	if (c->k == RPC_E_REMOTE && ours && !strstr(c->text, "Busy")) { /* it was looked at and refused */
+		answer_waiter(w, NULL, "io.redraft.BadVersion", c->text);
+		return simple_entry(w, J_WITHDRAW, 0, "", e);
+	}
+	if (c->k < 0)
+		answer_waiter(w, NULL, "io.redraft.Busy", "the candidate is written, but redraftd does not answer; it is submitted as soon as it does");
+	return 0;
+}
+
+/* A candidate without a number: find its number in the store, or ask for one. */
+static int submit(struct worker *w, struct errtext *e)
+{
+	struct learner *l = w->l;
+	if (w->submitting || clock_us() < w->submit_at)
+		return 0;
+	uint32_t known = *l->pending.sha ? publish_find_sha(l->o.store, l->pending.sha) : 0;
+	if (known)
+		return numbered(w, known, e);
+	struct submit *s = calloc(1, sizeof *s);
+	if (!s)
+		return -ENOMEM;
+	s->w = w;
+	(void)snprintf(s->name, sizeof s->name, "%s", l->pending.name);
+	int r = publish_path(l->o.store, s->name, s->path, sizeof s->path);
+	if (!r)
+		r = loop_post(w->loop, submit_call, s);
+	if (r) {
+		free(s);
+		w->submit_at = clock_us() + SUBMIT_AGAIN_US;
+		return 0;
+	}
+	w->submitting = true;
+	return 0;
+}
+
+static int publish(struct worker *w, struct errtext *e)
+{
+	struct learner *l = w->l;
+	w->published_at = clock_us();
+	int r = learner_publish(l, e);
+	if (r)
+		return r;
+	if (!*l->pending.sha) {
+		log_error("candidate not written: %s; tried again at the next interval", l->publish_error);
+		answer_waiter(w, NULL, "io.redraft.Busy", l->publish_error);
+		return simple_entry(w, J_WITHDRAW, 0, "", e);
+	}
+	log_info("candidate %s written at step %" PRId64, l->pending.name, l->step);
+	w->submit_at = 0;
+	return submit(w, e);
+}
+
+/* Is the way free for a new candidate? One that waits for a verdict bars it, unless the store knows better. */
+static int make_way(struct worker *w, bool *ret_free, struct errtext *e)
+{
+	struct learner *l = w->l;
+	*ret_free = true;
+	if (!*l->pending.name)
+		return 0;
+	if (!l->pending.version) { /* never numbered: the newer one takes its place */
+		*ret_free = !w->submitting;
+		return *ret_free ? simple_entry(w, J_WITHDRAW, 0, "", e) : 0;
+	}
+	const char *state = publish_state_of(l->o.store, l->pending.version);
+	if (state && (strcmp(state, "candidate") == 0 || strcmp(state, "gated") == 0)) {
+		*ret_free = false;
+		return 0;
+	}
+	log_warn("no verdict on version %u came, the store says %s", l->pending.version, state ? state : "nothing of it");
+	return simple_entry(w, J_VERDICT, l->pending.version, state ? state : "unknown", e);
+}
+
+int worker_publish_now(struct worker *w, const struct command *c, struct errtext *e)
+{
+	bool way = true;
+	if (!w->l->t) {
+		worker_answer(w, c, NULL, "io.redraft.NotEnough", "there is no draft yet");
+		return 0;
+	}
+	int r = w->has_waiter ? 0 : make_way(w, &way, e);
+	if (r)
+		return r;
+	if (w->has_waiter || !way) {
+		worker_answer(w, c, NULL, "io.redraft.Busy", "a candidate waits for its number or its verdict");
+		return 0;
+	}
+	w->waiter = *c;
+	w->has_waiter = true;
+	return publish(w, e);
+}
+
+int worker_due(struct worker *w, struct errtext *e)
+{
+	struct learner *l = w->l;
+	uint64_t now = clock_us();
+	int r = 0;
+	bool way = true;
+	if (*l->pending.name && !l->pending.version)
+		r = submit(w, e);
+	if (!r && l->t && !l->paused && now - w->published_at >= w->o.publish_us && l->step - l->published_step >= w->o.publish_min_steps) {
+		r = make_way(w, &way, e);
+		if (!r && way)
+			r = publish(w, e);
+		else
+			w->published_at = now - w->o.publish_us + (w->o.publish_us < 10000000 ? w->o.publish_us : 10000000); /* looked at again soon */
+	}
+	if (!r && now - w->checkpointed_at >= w->o.checkpoint_us && l->step != w->checkpointed_step) {
+		r = learner_checkpoint(l, e);
+		w->checkpointed_at = clock_us();
+		w->checkpointed_step = l->step;
+		log_debug("checkpoint at step %" PRId64 " took %" PRIu64 " ms", l->step, (w->checkpointed_at - now) / 1000);
+	}
+	return r;
+}

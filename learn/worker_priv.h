@@ -1,0 +1,42 @@
+/* Between worker.c (the thread and its commands) and worker_due.c (what the clock asks for). */
+#pragma once
+#include <pthread.h>
+#include "learn/worker.h"
+
+struct worker {
+	struct worker_options o;
+	struct loop *loop;
+	struct source *src;      /* owned */
+	const struct frozen *fz;
+	void (*on_exit)(void *arg, int code, const char *message);
+	void *arg;
+
+	/* the thread's own */
+	struct dev *d;
+	struct learner *l;
+	uint64_t started, published_at, checkpointed_at, submit_at, begin_at, status_at;
+	int64_t checkpointed_step;
+	bool submitting;         /* a Submit is under way on the loop's thread */
+	struct command waiter;   /* Publish() that waits for the number; kind CMD_PUBLISH when there is one */
+	bool has_waiter;
+	char last_why[256];
+
+	/* shared, under the lock */
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	struct command queue[64];
+	int head, n_queue;
+	bool ended;
+	volatile int stop;
+	json_t *status;
+	int code;                /* set before the thread ends */
+	struct errtext message;
+};
+
+void worker_answer(struct worker *w, const struct command *c, json_t *reply /* taken */, const char *error, const char *message);
+json_t *worker_describe(struct worker *w);
+/* worker_due.c */
+int MUSTCHECK worker_due(struct worker *w, struct errtext *e);
+int MUSTCHECK worker_publish_now(struct worker *w, const struct command *c, struct errtext *e);
+int MUSTCHECK worker_submit_answer(struct worker *w, const struct command *c, struct errtext *e);
