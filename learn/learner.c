@@ -243,7 +243,8 @@ static int candidate_files(struct learner *l, const char *name, json_t *cut, cha
 		if (there)
 			return 0;
 	}
-	json_t *meta = json_pack("{s:I,s:O,s:{s:I,s:I,s:f,s:f,s:I,s:s}}", "parent", (json_int_t)l->base, "cut", cut, "training", "step",
+	uint32_t parent = l->base && publish_state_of(l->o.store, l->base) ? l->base : 0; /* the store may be another one now */
+	json_t *meta = json_pack("{s:I,s:O,s:{s:I,s:I,s:f,s:f,s:I,s:s}}", "parent", (json_int_t)parent, "cut", cut, "training", "step",
 				 (json_int_t)l->step, "tokens", (json_int_t)l->n.trained_tokens, "loss", l->loss_mean, "accuracy", l->acc_mean,
 				 "records", (json_int_t)l->n.records, "who", "redraft-learn");
 	int r = meta ? publish_write(l->o.store, name, &l->file, l->d2t, l->o.kind->params(l->t), l->fz, meta, ret_sha, e) : -ENOMEM;

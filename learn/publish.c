@@ -227,6 +227,7 @@ int publish_write(const char *store, const char *name, const struct draft_config
 	char *text = NULL;
 	if (!j || json_object_set_new(j, "schema", json_integer(1)) || json_object_set_new(j, "target_fp", json_string(fz->target_fp)) ||
 	    json_object_set_new(j, "weights_sha", json_string(sha)) || json_object_set_new(j, "created", json_string(now)) ||
+	    json_object_set_new(j, "target_layers", json_integer(fz->n_layer)) ||
 	    json_object_set_new(j, "program_commit", json_string(REDRAFT_COMMIT)) || !(text = json_dumps(j, JSON_INDENT(2))))
 		r = -ENOMEM;
 	(void)snprintf(path, sizeof path, "%s/submit.json", dir);

@@ -310,17 +310,45 @@ static int add_frozen(const struct target *t, const char *hf_name, const char *n
 	return 0;
 }
 
+/* The target's shape, so that a learner can size a first draft; rows of {key, value}. */
+static int frozen_meta(const struct target *t, char text[][32], struct st_meta_kv *meta)
+{
+	const struct llama_config *c = &t->cfg;
+	const struct {
+		const char *key;
+		double value;
+	} v[] = {
+		{"n_layer", c->n_layer}, {"n_head", c->n_head}, {"n_kv_head", c->n_kv}, {"head_dim", c->hd}, {"intermediate_size", c->I},
+		{"rms_eps", (double)c->rms_eps}, {"rope_theta", c->rope.theta}, {"max_ctx", t->train_context}, {"vocab_size", c->V},
+		{"tied", c->tied}, {"eos_id", t->n_eog ? (double)t->eog_ids[0] : -1},
+	};
+	int n = 0;
+	meta[n++] = (struct st_meta_kv){"format", "pt"};
+	meta[n++] = (struct st_meta_kv){"target_fp", t->fp};
+	for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+		snprintf(text[i], sizeof text[i], "%.9g", v[i].value);
+		meta[n++] = (struct st_meta_kv){v[i].key, text[i]};
+	}
+	return n;
+}
+
 static int write_frozen(const struct target *t, const char *path, struct errtext *e)
 {
-	struct st_out out[2] = {{0}};
-	struct st_meta_kv meta[] = {{"format", "pt"}, {"target_fp", t->fp}};
+	struct st_out out[3] = {{0}};
+	struct st_meta_kv meta[16];
+	char text[14][32];
 	struct buf b = BUF_INIT(0);
-	int n = t->cfg.tied ? 1 : 2;
-	int r = add_frozen(t, "model.embed_tokens.weight", "embed_tokens.weight", &out[0], e);
-	if (!r && n == 2)
-		r = add_frozen(t, "lm_head.weight", "lm_head.weight", &out[1], e);
+	int n = 0, n_meta = frozen_meta(t, text, meta);
+	int r = add_frozen(t, "model.embed_tokens.weight", "embed_tokens.weight", &out[n++], e);
+	if (!r && !t->cfg.tied)
+		r = add_frozen(t, "lm_head.weight", "lm_head.weight", &out[n++], e);
+	if (!r) { /* the last norm, for the start of a first draft's own */
+		r = add_frozen(t, "model.norm.weight", "norm.weight", &out[n++], e);
+		out[n - 1].n_dims = 1;
+		out[n - 1].shape[0] = (uint64_t)t->cfg.H;
+	}
 	if (!r)
-		r = st_write(&b, out, n, meta, 2, 8);
+		r = st_write(&b, out, n, meta, n_meta, 8);
 	if (!r)
 		r = fs_write_atomic(path, b.data, b.len);
 	if (r && e && !e->text[0])
