@@ -69,7 +69,13 @@ struct openai *openai_free(struct openai *o)
 {
 	if (!o)
 		return NULL;
-	loop_timer_free(o->sweep);
+	o->on_idle = NULL;
+	while (o->live) { /* the loop has stopped, so a drain that is on its way will not run */
+		o->live->posted = false;
+		completion_drain(o->live);
+	}
+	if (o->sweep)
+		loop_timer_free(o->sweep);
 	front_metrics_free(o->metrics);
 	free(o);
 	return NULL;

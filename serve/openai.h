@@ -34,7 +34,7 @@ struct openai_options { /* all borrowed */
 };
 
 int MUSTCHECK openai_new(const struct openai_options *o, struct openai **ret, struct errtext *e);
-struct openai *openai_free(struct openai *o); /* nothing may be running: openai_running 0 and the engine freed */
+struct openai *openai_free(struct openai *o); /* the loop has stopped; http and then the engine were freed, in this order */
 void openai_handle(void *ctx, struct http_request *r); /* ctx: struct openai */
 
 /* Stop taking requests (503); on_idle is called on the loop when none is left. */

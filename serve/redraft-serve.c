@@ -1,0 +1,344 @@
+/* redraft-serve: serve a model over HTTP, draft with the live version, stream traces.
+ *
+ * main reads the configuration, opens the parts in order of what the next one
+ * needs, says READY and runs the loop. Bad input ends it with one sentence and
+ * status 2; anything else that fails at start with status 1.
+ */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include "daemon/base/clock.h"
+#include "daemon/base/conf.h"
+#include "daemon/base/fs.h"
+#include "daemon/base/log.h"
+#include "daemon/base/loop.h"
+#include "daemon/base/metrics.h"
+#include "daemon/base/notify.h"
+#include "daemon/base/sha.h"
+#include "kernels/dev.h"
+#include "serve/chat.h"
+#include "serve/control.h"
+#include "serve/engine.h"
+#include "serve/http.h"
+#include "serve/openai.h"
+#include "serve/tap.h"
+#include "serve/target.h"
+
+enum { DRAIN_US = 5000000, GIVE_UP_US = 1000000, MAX_BODY = 8 << 20, MAX_HEADERS = 16 << 10 };
+
+struct conf {
+	char *model, *model_name, *family, *listen, *run_dir, *store;
+	int64_t threads, max_seqs, max_queue, max_context, kv_tokens, prefill_chunk, draft_k;
+	int isa, log_level;
+	char *brokers, *extra, *domains, *tenant_key_file;
+	double sample;
+	int64_t topk, ring_mb, queue_mb;
+	bool prompt_hidden;
+};
+
+#define AT(field) offsetof(struct conf, field)
+
+static const struct conf_entry entries[] = {
+	{"model", CONF_STRING, AT(model), NULL, 0, 0, NULL, false, "", "The target: a GGUF file of arch llama."},
+	{"model_name", CONF_STRING, AT(model_name), "", 0, 0, NULL, false, "", "Name that clients use; empty takes the file's name."},
+	{"family", CONF_STRING, AT(family), "", 0, 0, NULL, false, "", "Chat template family (smollm2, chatml); empty goes by the file's template."},
+	{"listen", CONF_STRING, AT(listen), "127.0.0.1:8080", 0, 0, NULL, false, "", "Address and port of the HTTP server."},
+	{"run_dir", CONF_STRING, AT(run_dir), "/run/redraft/serve", 0, 0, NULL, false, "", "Folder of the control and status sockets."},
+	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "The version store."},
+	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "", "Compute threads; 0 takes one for each core."},
+	{"isa", CONF_ENUM, AT(isa), "auto", 0, 0, "auto|portable|avx2|avx512", false, "", "Which code path the kernels take."},
+	{"max_seqs", CONF_INT, AT(max_seqs), "8", 1, ENGINE_MAX_SEQS, NULL, false, "", "Requests decoded together."},
+	{"max_queue", CONF_INT, AT(max_queue), "64", 1, 65536, NULL, false, "", "Requests that may wait; more are answered 429."},
+	{"max_context", CONF_INT, AT(max_context), "2048", 16, 1 << 20, NULL, false, "tok", "Prompt and answer of one request together."},
+	{"kv_tokens", CONF_INT, AT(kv_tokens), "0", 0, 1 << 28, NULL, false, "tok", "Keys and values held for all requests; 0 takes max_seqs x max_context."},
+	{"prefill_chunk", CONF_INT, AT(prefill_chunk), "128", 1, 8192, NULL, false, "tok", "Prompt tokens processed a round."},
+	{"draft_k", CONF_INT, AT(draft_k), "3", 1, ENGINE_MAX_K, NULL, false, "tok", "Tokens proposed a round."},
+	{"capture.brokers", CONF_STRING, AT(brokers), "", 0, 0, NULL, false, "", "Kafka bootstrap servers; empty turns capture off."},
+	{"capture.sample", CONF_REAL, AT(sample), "1.0", 0, 1, NULL, false, "", "Share of conversations that are traced."},
+	{"capture.topk", CONF_INT, AT(topk), "64", 1, 256, NULL, false, "", "Entries of the target's distribution kept a token."},
+	{"capture.prompt_hidden", CONF_BOOL, AT(prompt_hidden), "on", 0, 0, NULL, false, "", "Hidden states of prompt tokens travel, so that prompts are learned from."},
+	{"capture.ring_mb", CONF_INT, AT(ring_mb), "32", 1, 65536, NULL, false, "MiB", "Memory between engine and tap."},
+	{"capture.queue_mb", CONF_INT, AT(queue_mb), "64", 1, 65536, NULL, false, "MiB", "Records waiting for the broker."},
+	{"capture.conf", CONF_STRING, AT(extra), "", 0, 0, NULL, false, "", "More librdkafka settings: k=v,k=v."},
+	{"domains", CONF_STRING, AT(domains), "tools,code,chat,other", 0, 0, NULL, false, "", "Labels that X-Redraft-Domain may name, at most 16."},
+	{"tenant_key_file", CONF_STRING, AT(tenant_key_file), "", 0, 0, NULL, false, "", "Secret that API keys and conversations are hashed with; empty makes one for this run."},
+	{"log_level", CONF_ENUM, AT(log_level), "info", 0, 0, "error|warn|info|debug", false, "", "What is logged."},
+	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
+};
+
+static const struct conf_program program = {
+	"redraft-serve", "Serves a model over the OpenAI API, drafting with the live version and streaming traces to Kafka.", entries, sizeof(struct conf)};
+
+/* Everything that runs, in the order it was opened. */
+struct serve {
+	struct conf conf;
+	struct dev *dev;
+	struct target *target;
+	const struct chat_template *chat;
+	struct tap *tap;
+	struct engine *engine;
+	struct metrics *metrics;
+	struct loop *loop;
+	struct openai *openai;
+	struct http *http;
+	struct control *control;
+	struct loop_timer *drain;
+	char model_name[128];
+	uint8_t tenant_key[32];
+	bool cancelled;
+};
+
+static void on_note(bool warn, const char *text)
+{
+	log_line(warn ? LOG_WARN : LOG_INFO, "%s", text);
+}
+
+/* A negative r from bad input is -EINVAL-like; these are the ones that are nobody's fault. */
+static int status_of(int r)
+{
+	return r == -ENOMEM || r == -EIO || r == -EAGAIN ? 1 : 2;
+}
+
+static int read_tenant_key(struct serve *s, struct errtext *e)
+{
+	const char *path = s->conf.tenant_key_file;
+	char *text, hex[SHA_HEX];
+	int r;
+
+	if (!*path)
+		return getrandom(s->tenant_key, sizeof s->tenant_key, 0) == (ssize_t)sizeof s->tenant_key ? 0 : -EIO;
+	r = fs_read_text(path, 4096, &text);
+	if (r < 0)
+		return errtext_set(e, r, "tenant_key_file %.150s cannot be read: %s", path, strerror(-r));
+	sha_hex(text, strlen(text), hex);
+	r = strlen(text) < 16 ? errtext_set(e, -EINVAL, "tenant_key_file %.150s must hold at least 16 characters", path) : 0;
+	explicit_bzero(text, strlen(text));
+	free(text);
+	for (size_t i = 0; i < sizeof s->tenant_key; i++) {
+		unsigned v = 0;
+		(void)sscanf(hex + 2 * i, "%2x", &v);
+		s->tenant_key[i] = (uint8_t)v;
+	}
+	return r;
+}
+
+static void name_model(struct serve *s)
+{
+	const char *slash = strrchr(s->conf.model, '/'), *name = slash ? slash + 1 : s->conf.model;
+	size_t n = strlen(name);
+
+	if (*s->conf.model_name)
+		name = s->conf.model_name;
+	else if (n > 5 && strcmp(name + n - 5, ".gguf") == 0)
+		n -= 5;
+	(void)snprintf(s->model_name, sizeof s->model_name, "%.*s", *s->conf.model_name ? 127 : (int)n, name);
+}
+
+static int open_model(struct serve *s, struct errtext *e)
+{
+	int threads = s->conf.threads ? (int)s->conf.threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+	uint64_t start = clock_us();
+	struct errtext why = {""};
+	int r = dev_cpu_new(threads, (enum dev_isa)s->conf.isa, &s->dev);
+
+	if (r == -ENOTSUP)
+		return errtext_set(e, r, "this CPU lacks what isa %s needs; use auto", dev_isa_name((enum dev_isa)s->conf.isa));
+	if (r < 0)
+		return errtext_set(e, r, "the compute device cannot be opened: %s", strerror(-r));
+	r = target_open(s->dev, s->conf.model, DT_BF16, (int)s->conf.max_context, &s->target, e);
+	if (r < 0)
+		return r;
+	name_model(s);
+	log_info("model %s: %d blocks, width %d, vocabulary %d, fingerprint %.12s, %d threads (%s), opened in %.1f s", s->model_name,
+		 s->target->cfg.n_layer, s->target->cfg.H, s->target->cfg.V, s->target->fp, threads, dev_isa_name(s->dev->isa),
+		 (double)(clock_us() - start) / 1e6);
+	r = chat_select(s->target->chat_template, s->target->chat_template_len, *s->conf.family ? s->conf.family : NULL, &s->chat, &why);
+	if (r < 0 && *s->conf.family)
+		return errtext_set(e, r, "%s", why.text);
+	if (r < 0)
+		log_warn("%s; /v1/chat/completions is refused until then", why.text);
+	return 0;
+}
+
+static int open_store(struct serve *s, struct errtext *e)
+{
+	struct errtext why = {""};
+	int r = fs_mkdirs(s->conf.store);
+
+	if (r < 0)
+		return errtext_set(e, r, "store %.150s cannot be made: %s", s->conf.store, strerror(-r));
+	r = fs_mkdirs(s->conf.run_dir);
+	if (r < 0)
+		return errtext_set(e, r, "run_dir %.150s cannot be made: %s", s->conf.run_dir, strerror(-r));
+	r = target_export_frozen(s->target, s->conf.store, &why);
+	if (r < 0) /* serving does not need it, the learner does */
+		log_warn("the embedding was not exported for the learner: %s", *why.text ? why.text : strerror(-r));
+	return 0;
+}
+
+static int open_tap(struct serve *s, struct errtext *e)
+{
+	struct tap_options o = {
+		.brokers = s->conf.brokers, .traces_topic = "redraft.traces", .rounds_topic = "redraft.rounds", .H_t = s->target->cfg.H,
+		.topk = (int)s->conf.topk, .prompt_hidden = s->conf.prompt_hidden, .sample = s->conf.sample,
+		.ring_bytes = (size_t)s->conf.ring_mb << 20, .queue_bytes = (size_t)s->conf.queue_mb << 20,
+		.extra_conf = *s->conf.extra ? s->conf.extra : NULL,
+	};
+
+	if (!*s->conf.brokers)
+		return 0;
+	memcpy(o.target_fp, s->target->fp, sizeof o.target_fp);
+	return tap_new(&o, &s->tap, e);
+}
+
+static int open_engine(struct serve *s, int max_context, struct errtext *e)
+{
+	struct engine_options o = {
+		.dev = s->dev, .target = s->target->model, .max_seqs = (int)s->conf.max_seqs, .max_queue = (int)s->conf.max_queue,
+		.max_context = max_context, .kv_tokens = s->conf.kv_tokens ? (int)s->conf.kv_tokens : (int)s->conf.max_seqs * max_context,
+		.prefill_chunk = (int)s->conf.prefill_chunk, .draft_k = (int)s->conf.draft_k, .n_eog = s->target->n_eog, .tap = s->tap,
+	};
+
+	memcpy(o.eog_ids, s->target->eog_ids, sizeof o.eog_ids);
+	memcpy(o.target_fp, s->target->fp, sizeof o.target_fp);
+	return engine_new(&o, &s->engine, e);
+}
+
+static int open_front(struct serve *s, int max_context, struct errtext *e)
+{
+	struct openai_options o = {
+		.loop = s->loop, .calls = &openai_real_engine, .engine = s->engine, .tap = s->tap, .metrics = s->metrics,
+		.model = {s->target->tokenizer, s->chat, s->model_name, max_context}, .domains = s->conf.domains,
+	};
+	struct control_options c = {.loop = s->loop, .engine = s->engine, .tap = s->tap, .run_dir = s->conf.run_dir, .store = s->conf.store,
+				    .model_name = s->model_name, .target_fp = s->target->fp, .note = on_note};
+	struct http_options h = {.listen = s->conf.listen, .max_body = MAX_BODY, .max_headers = MAX_HEADERS, .handle = openai_handle};
+	int r;
+
+	memcpy(o.tenant_key, s->tenant_key, sizeof o.tenant_key);
+	r = openai_new(&o, &s->openai, e);
+	if (r < 0)
+		return r;
+	h.ctx = s->openai;
+	r = http_new(s->loop, &h, &s->http, e);
+	return r < 0 ? r : control_new(&c, &s->control, e);
+}
+
+/* --- shutdown: take no more, let what runs end within 5 s, then cancel it --- */
+
+static void on_idle(void *arg)
+{
+	struct serve *s = arg;
+
+	loop_stop(s->loop);
+}
+
+static void on_drain_over(void *arg)
+{
+	struct serve *s = arg;
+
+	if (s->cancelled) {
+		loop_stop(s->loop);
+		return;
+	}
+	log_warn("%d requests did not end in time, cancelling", openai_running(s->openai));
+	s->cancelled = true;
+	openai_cancel_all(s->openai);
+	loop_timer_set(s->drain, GIVE_UP_US);
+}
+
+static void on_stop(void *arg)
+{
+	struct serve *s = arg;
+
+	log_info("stopping: %d requests may end within 5 s", openai_running(s->openai));
+	notify_state("STOPPING=1");
+	http_stop_accepting(s->http);
+	loop_timer_set(s->drain, DRAIN_US);
+	openai_drain(s->openai, on_idle, s);
+}
+
+static void on_reload(void *arg)
+{
+	(void)arg;
+	log_info("nothing of this program's configuration can be reloaded");
+}
+
+static int start(struct serve *s, struct errtext *e)
+{
+	int max_context, r;
+
+	if ((r = read_tenant_key(s, e)) < 0 || (r = open_model(s, e)) < 0 || (r = open_store(s, e)) < 0 || (r = open_tap(s, e)) < 0)
+		return r;
+	max_context = (int)s->conf.max_context < s->target->train_context ? (int)s->conf.max_context : s->target->train_context;
+	if ((r = open_engine(s, max_context, e)) < 0)
+		return r;
+	s->metrics = metrics_new();
+	if (!s->metrics || loop_new(&s->loop) < 0)
+		return errtext_set(e, -ENOMEM, "out of memory");
+	if ((r = open_front(s, max_context, e)) < 0)
+		return r;
+	r = loop_timer_new(s->loop, on_drain_over, s, &s->drain);
+	if (r < 0)
+		return errtext_set(e, r, "out of memory");
+	loop_on_signal(s->loop, on_stop, on_reload, s);
+	return 0;
+}
+
+/* Connections first (each cancels its request), then the engine (which ends them all),
+ * then what held them. */
+static void stop(struct serve *s)
+{
+	if (s->drain)
+		loop_timer_free(s->drain);
+	if (s->control)
+		control_free(s->control);
+	if (s->http)
+		http_free(s->http);
+	if (s->engine)
+		engine_free(s->engine);
+	if (s->openai)
+		openai_free(s->openai);
+	if (s->tap)
+		tap_free(s->tap);
+	if (s->loop)
+		loop_free(s->loop);
+	if (s->metrics)
+		metrics_free(s->metrics);
+	if (s->target)
+		target_close(s->target);
+	if (s->dev)
+		dev_free(s->dev);
+	conf_done(&program, &s->conf);
+}
+
+int main(int argc, char **argv)
+{
+	static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
+	struct serve s = {0};
+	struct errtext e = {""};
+	int r = conf_load(&program, argc, argv, &s.conf, NULL, 0, NULL, &e);
+
+	if (r > 0)
+		return 0;
+	if (r < 0) {
+		fprintf(stderr, "redraft-serve: %s\n", e.text);
+		return 2;
+	}
+	log_init("redraft-serve", levels[s.conf.log_level]);
+	r = start(&s, &e);
+	if (r < 0) {
+		log_error("%s", *e.text ? e.text : strerror(-r));
+		stop(&s);
+		return status_of(r);
+	}
+	log_info("ready: http on port %d, context %d, %d together, chains of %d", http_port(s.http), (int)s.conf.max_context,
+		 (int)s.conf.max_seqs, (int)s.conf.draft_k);
+	notify_state("READY=1\nSTATUS=serving %s", s.model_name);
+	r = loop_run(s.loop);
+	log_info("stopped");
+	stop(&s);
+	return r < 0 ? 1 : 0;
+}
