@@ -1,0 +1,166 @@
+/* The sampling rule: ties, filters, the counter-based draw.
+ *
+ * Philox against the published known answer; the lowest id wins greedy ties, NaN
+ * never wins; a draw follows the inverse CDF in id order exactly; top_k, top_p and min_p keep
+ * exactly the set that a sort of the row keeps (checked against a plain sort on
+ * random rows with many ties); frequencies follow the probabilities; the same
+ * (seed, choice, position) gives the same token and each of the three matters.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "serve/sample.h"
+#include "tests/unit/serve/toy.h"
+
+static const struct sampling greedy = {.top_p = 1};
+
+static void test_philox(void **state)
+{
+	(void)state;
+	/* Random123 kat_vectors, philox4x32-10: counter 0, key 0 -> 6627e8d5 e169c58d ... */
+	uint64_t bits = (0x6627e8d5ull << 32 | 0xe169c58dull) >> 11;
+	assert_true(sample_uniform(0, 0, 0) == (double)bits * 0x1p-53);
+	/* counter all ones is not reachable; key all ones, counter (all ones, all ones, 0, 0) only has to be another number */
+	assert_true(sample_uniform(~0ull, ~0u, ~0u) != sample_uniform(0, 0, 0));
+	double sum = 0;
+	for (uint32_t i = 0; i < 20000; i++) {
+		double u = sample_uniform(42, 1, i);
+		assert_true(u >= 0 && u < 1);
+		sum += u;
+	}
+	assert_true(fabs(sum / 20000 - 0.5) < 0.01);
+}
+
+static void test_greedy(void **state)
+{
+	(void)state;
+	struct sampler *s = sampler_new(5);
+	real tie[5] = {1, 3, 3, 2, 3}, nan[5] = {(real)NAN, 1, (real)NAN, 2, 0}, all[5], inf[5] = {0, (real)-INFINITY, 5, (real)INFINITY, 1};
+	for (int i = 0; i < 5; i++)
+		all[i] = (real)NAN;
+	assert_int_equal(sample_token(s, tie, &greedy, 0), 1);
+	assert_int_equal(sample_token(s, nan, &greedy, 0), 3);
+	assert_int_equal(sample_token(s, inf, &greedy, 0), 3);
+	assert_int_equal(sample_token(s, all, &greedy, 0), 0);
+	struct sampling hot = {.temperature = 1, .top_p = 1};
+	assert_int_equal(sample_token(s, all, &hot, 0), 0);
+	assert_int_equal(sample_token(s, inf, &hot, 0), 3);
+	sampler_free(s);
+}
+
+static void test_inverse_cdf(void **state)
+{
+	(void)state;
+	struct sampler *s = sampler_new(4);
+	real l[4] = {(real)log(0.1), (real)log(0.4), (real)log(0.2), (real)log(0.3)};
+	struct sampling how = {.temperature = 1, .top_p = 1, .seed = 99};
+	int n[4] = {0};
+	for (uint32_t pos = 0; pos < 20000; pos++) {
+		double u = sample_uniform(99, 0, pos);
+		uint32_t want = u < 0.1 ? 0 : u < 0.5 ? 1 : u < 0.7 ? 2 : 3, got = sample_token(s, l, &how, pos);
+		if (fabs(u - 0.1) > 1e-6 && fabs(u - 0.5) > 1e-6 && fabs(u - 0.7) > 1e-6)
+			assert_int_equal(got, want);
+		n[got]++;
+	}
+	for (int i = 0; i < 4; i++)
+		assert_true(fabs(n[i] / 20000.0 - exp((double)l[i])) < 0.015);
+	sampler_free(s);
+}
+
+enum { V = 300 };
+
+struct ranked { double p; int id; };
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct ranked *x = a, *y = b;
+	if (x->p != y->p)
+		return x->p < y->p ? 1 : -1;
+	return x->id - y->id;
+}
+
+/* The kept set by a full sort, and the draw from it. */
+static uint32_t reference(const real *l, const struct sampling *how, uint32_t pos)
+{
+	struct ranked r[V];
+	bool keep[V] = {false};
+	double max = -INFINITY, total = 0, sum = 0, p[V];
+	for (int i = 0; i < V; i++)
+		max = (double)l[i] > max ? (double)l[i] : max;
+	for (int i = 0; i < V; i++) {
+		p[i] = exp(((double)l[i] - max) / (double)how->temperature);
+		r[i] = (struct ranked){(double)l[i], i};
+	}
+	qsort(r, V, sizeof *r, by_rank);
+	int n = how->top_k > 0 && how->top_k < V ? how->top_k : V;
+	for (int i = 0; i < n; i++)
+		total += p[r[i].id];
+	for (int i = 0; i < n && (i == 0 || sum < (double)how->top_p * total); i++) {
+		sum += p[r[i].id];
+		keep[r[i].id] = p[r[i].id] >= (double)how->min_p;
+	}
+	total = sum = 0;
+	for (int i = 0; i < V; i++)
+		total += keep[i] ? p[i] : 0;
+	double want = sample_uniform(how->seed, how->choice, pos) * total;
+	for (int i = 0; i < V; i++) {
+		sum += keep[i] ? p[i] : 0;
+		if (sum > want)
+			return (uint32_t)i;
+	}
+	return UINT32_MAX;
+}
+
+static void test_filters(void **state)
+{
+	(void)state;
+	struct sampler *s = sampler_new(V);
+	real l[V];
+	print_message("seed 5\n");
+	for (int trial = 0; trial < 3000; trial++) {
+		uint64_t x = toy_mix(5 + (uint64_t)trial);
+		for (int i = 0; i < V; i++) /* rounded, so that ranks are full of ties */
+			l[i] = (real)(roundf(toy_noise(x, (uint64_t)i) * 6) / (trial % 2 ? 2.0f : 16.0f));
+		struct sampling how = {.temperature = 0.3f + (float)(x % 20) / 10, .top_p = 1, .seed = x, .choice = (uint32_t)trial % 4};
+		if (trial % 8 & 1)
+			how.top_k = 1 + (int)(x % 50);
+		if (trial % 8 & 2)
+			how.top_p = (float)(x % 97) / 100;
+		if (trial % 8 & 4)
+			how.min_p = (float)(x % 13) / 40;
+		for (uint32_t pos = 0; pos < 5; pos++)
+			assert_int_equal(sample_token(s, l, &how, pos), reference(l, &how, pos));
+	}
+	sampler_free(s);
+}
+
+static void test_key(void **state)
+{
+	(void)state;
+	struct sampler *s = sampler_new(V);
+	real l[V] = {0};
+	struct sampling a = {.temperature = 1, .top_p = 1, .seed = 1}, b = a, c = a;
+	b.seed = 2;
+	c.choice = 1;
+	int same_b = 0, same_c = 0, same_pos = 0;
+	for (uint32_t pos = 0; pos < 200; pos++) {
+		uint32_t x = sample_token(s, l, &a, pos);
+		assert_int_equal(x, sample_token(s, l, &a, pos));
+		same_b += x == sample_token(s, l, &b, pos);
+		same_c += x == sample_token(s, l, &c, pos);
+		same_pos += x == sample_token(s, l, &a, pos + 1);
+	}
+	assert_true(same_b < 10 && same_c < 10 && same_pos < 10);
+	sampler_free(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_philox), cmocka_unit_test(test_greedy), cmocka_unit_test(test_inverse_cdf),
+					   cmocka_unit_test(test_filters), cmocka_unit_test(test_key)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
