@@ -106,7 +106,7 @@ static uint32_t last_kept(struct sampler *s, const real *l, const struct samplin
 	int limit = how->top_k > 0 && how->top_k < size ? how->top_k : size;
 	bool by_k = limit < size, by_p = how->top_p < 1;
 	double want = by_p && !by_k ? (double)how->top_p * total : INFINITY, sum = 0;
-	while (popped < limit && sum < want) {
+	while (popped < limit && (popped == 0 || sum < want)) { /* the best one is always kept */
 		uint32_t top = s->heap[0];
 		s->heap[0] = s->heap[--n];
 		sift(s->heap, n, 0, l);
@@ -117,11 +117,11 @@ static uint32_t last_kept(struct sampler *s, const real *l, const struct samplin
 	if (by_p && by_k) {
 		double target = (double)how->top_p * sum;
 		int i = 0;
-		for (sum = 0; i < popped && sum < target; i++)
+		for (sum = 0; i < popped && (i == 0 || sum < target); i++)
 			sum += s->p[s->heap[size - 1 - i]];
 		popped = i;
 	}
-	return s->heap[size - (popped > 0 ? popped : 1)]; /* at least the best one is kept */
+	return s->heap[size - popped];
 }
 
 uint32_t sample_token(struct sampler *s, const real *l, const struct sampling *how, uint32_t position)

@@ -97,8 +97,8 @@ static uint32_t reference(const real *l, const struct sampling *how, uint32_t po
 	}
 	qsort(r, V, sizeof *r, by_rank);
 	int n = how->top_k > 0 && how->top_k < V ? how->top_k : V;
-	for (int i = 0; i < n; i++)
-		total += p[r[i].id];
+	for (int i = 0; i < n; i++) /* as the rule sums: in id order over all, in rank order over top_k */
+		total += p[n < V ? r[i].id : i];
 	for (int i = 0; i < n && (i == 0 || sum < (double)how->top_p * total); i++) {
 		sum += p[r[i].id];
 		keep[r[i].id] = p[r[i].id] >= (double)how->min_p;
