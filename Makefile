@@ -34,7 +34,7 @@ KERNELS := $(call srcs,kernels) $(call srcs,kernels/cpu) $(call srcs,kernels/mod
 SCHEMAS := $(call srcs,schemas)
 SERVE   := $(call srcs,serve)
 LEARN   := $(call srcs,learn)
-DAEMON  := $(call srcs,daemon)
+DAEMON  := $(call srcs,daemon) $(call srcs,daemon/engine)
 CTL     := $(wildcard daemon/ctl/*.c)
 obj      = $(patsubst %.c,$(B)/%.o,$(1))
 

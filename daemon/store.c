@@ -166,6 +166,27 @@ static int store_scan(struct store *s, struct store_state *st, struct store_foun
 	return r;
 }
 
+/* A removal that a crash cut short: the folder is aside, the entry is not. */
+static bool store_is_going(struct store *s, uint32_t number)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof path, "%s/versions/.gone-%u", s->path, number);
+	return access(path, F_OK) == 0;
+}
+
+static void store_finish_collect(struct store *s, struct store_state *st, struct store_found *found)
+{
+	int n = 0;
+
+	for (int i = 0; i < st->n_versions; i++) {
+		if (!store_is_going(s, st->versions[i].number))
+			st->versions[n++] = st->versions[i];
+	}
+	found->removed = st->n_versions - n;
+	st->n_versions = n;
+}
+
 /* A version whose files are gone cannot be loaded: nothing may point at it. */
 static void store_check_files(struct store *s, struct store_state *st, struct store_found *found)
 {
@@ -193,13 +214,16 @@ static int store_repair(struct store *s, struct store_state *st, struct store_fo
 {
 	int r = store_scan(s, st, found, e);
 
-	if (!r)
+	if (!r) {
+		store_finish_collect(s, st, found);
 		store_check_files(s, st, found);
-	store_sweep(s);
+	}
 	if (!r && !st->next_number)
 		st->next_number = 1;
-	if (!r && (found->adopted || found->lost || found->new_state))
+	if (!r && (found->adopted || found->lost || found->removed || found->new_state))
 		r = store_save(s, st, e);
+	if (!r)
+		store_sweep(s);
 	return r;
 }
 

@@ -22,7 +22,8 @@
 struct store;
 
 struct store_found {
-	int adopted, given_back, lost; /* folders named but not in the state; takes undone; versions without files */
+	int adopted, given_back; /* folders named but not in the state; submissions put back */
+	int lost, removed;       /* versions without files; removals finished */
 	bool new_state;                /* there was no state.json */
 };
 

@@ -203,7 +203,7 @@ static int conf_from_environment(struct conf_set *s)
 
 			snprintf(flat, sizeof flat, "%s", s->p->entries[i].key);
 			for (char *c = flat; *c; c++)
-				*c = *c == '.' ? '_' : *c;
+				*c = *c == '.' || *c == '-' ? '_' : *c;
 			if (!strcmp(flat, key))
 				found = i;
 		}

@@ -1,6 +1,6 @@
-/* For the rooms of daemon/base only: things that hang on a loop and must be freed
- * with it (a call that is still waiting for its answer). loop_free calls drop for
- * each that is left; the loop's events still exist then.
+/* Things that hang on a loop and must be freed with it, such as a call that still
+ * waits for its answer and what its caller keeps for it. loop_free calls drop for
+ * each that is left; the loop's events still exist then. Loop thread only.
  */
 #pragma once
 

@@ -1,0 +1,47 @@
+/* What the daemon does: it feeds events to the rollout and carries its actions out.
+ *
+ * Holds the store, the engine, the learner's outbox and the people who wait for an
+ * answer. Nobody needs to be there: a missing server or learner is looked for once a
+ * second. Threads: the loop's; a submission is verified on a thread of its own so
+ * that a rollback never waits for a hash.
+ */
+#pragma once
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "daemon/gate.h"
+#include "daemon/rollout.h"
+#include "daemon/store.h"
+
+struct act;
+struct loop;
+struct metrics;
+
+struct act_options {
+	const char *store, *serve_socket, *learn_socket; /* borrowed for the act's life */
+	struct gate_rules gate;
+	struct rollout_rules rules;
+	int gate_k, keep;  /* chain length of the gate; versions kept besides those held */
+	uint64_t poll_us;  /* how often server and learner are looked for */
+};
+
+int MUSTCHECK act_new(struct loop *l, const struct act_options *o, struct metrics *m, struct act **ret, struct errtext *e);
+/* After the loop has stopped and before it is freed. Answers who still waits. */
+struct act *act_free(struct act *a);
+
+/* An operator's answer: error NULL = done; text says more. quarantined: rollback. */
+typedef void act_answer(void *arg, const char *error, const char *text, uint32_t quarantined);
+void act_promote(struct act *a, uint32_t version, int64_t expected, act_answer *answer, void *arg);
+void act_rollback(struct act *a, const char *who, act_answer *answer, void *arg);
+void act_pin(struct act *a, uint32_t version, act_answer *answer, void *arg);
+void act_unpin(struct act *a, act_answer *answer, void *arg);
+/* -EBUSY: another submission is being verified. Otherwise answers once: version, or 0 with e. */
+int MUSTCHECK act_submit(struct act *a, const char *path, void (*answer)(void *arg, uint32_t version, const char *error),
+			 void *arg);
+
+const struct rollout *act_rollout(const struct act *a);
+struct store *act_store(struct act *a);
+const char *act_target_fp(const struct act *a); /* "" = unknown */
+json_t *act_serve_status(const struct act *a);  /* borrowed; last known, NULL = never */
+json_t *act_learn_status(const struct act *a);
+const char *act_last_event(const struct act *a);

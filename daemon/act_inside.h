@@ -1,0 +1,67 @@
+/* Shared between act.c, act_submit.c and act_learner.c only. */
+#pragma once
+#include <pthread.h>
+#include "daemon/act.h"
+#include "daemon/base/loop.h"
+#include "daemon/engine/engine.h"
+
+enum { ACT_MAX_WAITERS = 64, ACT_MAX_OUTBOX = 64 };
+
+struct act_waiter {
+	act_answer *answer;
+	void *arg;
+};
+
+struct act_message { /* to the learner, in order */
+	char method[48];
+	json_t *params; /* owned */
+};
+
+struct act_evaluation { /* the one that is running */
+	uint32_t id, version, against;
+	uint64_t started_us;
+};
+
+struct act_submission {
+	pthread_t thread;
+	bool running;
+	char path[512], expect_fp[65];
+	uint32_t number;
+	struct store_taken taken;
+	struct errtext e;
+	int r;
+	void (*answer)(void *arg, uint32_t version, const char *error);
+	void *arg;
+};
+
+struct act {
+	struct act_options o;
+	struct loop *loop;
+	struct metrics *metrics;
+	struct store *store;
+	struct rollout r;
+	struct engine engine;
+	struct loop_timer *tick;
+	bool dirty, save_failed;      /* the state is not on disk; it has been said */
+	uint32_t engine_seq;          /* counts calls that move the server: older looks are stale */
+	bool looking, asking;         /* a status call is out: server, learner */
+	int serve_silent, learn_silent; /* time-outs running */
+	uint32_t look_seq;
+	json_t *serve_status, *learn_status; /* owned */
+	char target_fp[65], last_event[RO_TEXT], notified[160];
+	struct act_waiter promote, rollback[ACT_MAX_WAITERS], now;
+	int n_rollback;
+	enum ro_event_kind now_verb;
+	struct act_message outbox[ACT_MAX_OUTBOX];
+	int n_outbox;
+	bool sending;
+	struct act_evaluation eval;
+	struct act_submission sub;
+};
+
+void act_event(struct act *a, struct ro_event *ev); /* fills time and randomness, applies, carries out */
+void act_tell(struct act *a, const char *method, json_t *params /* taken */);
+void act_send(struct act *a); /* the outbox, when the learner is there */
+void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against);
+void act_ask_learner(struct act *a);
+void act_submit_join(struct act *a);

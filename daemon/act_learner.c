@@ -1,0 +1,158 @@
+/* The learner's side of what the daemon does: evaluations asked for and judged,
+ * verdicts and rebases delivered in order. What it has not confirmed stays in the
+ * outbox until it is there; an error it answers with is logged and dropped, since
+ * saying the same again would not help.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/act_inside.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/base/rpc.h"
+
+enum { TELL_MS = 30000, ASK_MS = 3000, EVALUATE_MS = 600000, SILENT_MAX = 5 };
+
+static void act_told(void *arg, int r, json_t *params, const char *error)
+{
+	struct act *a = arg;
+
+	(void)params;
+	a->sending = false;
+	if (r < 0)
+		return; /* not there: act_ask_learner finds it again and sends on */
+	if (r > 0)
+		log_warn("%s: %s; not said again", a->outbox[0].method, error);
+	json_decref(a->outbox[0].params);
+	memmove(&a->outbox[0], &a->outbox[1], (size_t)(--a->n_outbox) * sizeof a->outbox[0]);
+	act_send(a);
+}
+
+void act_send(struct act *a)
+{
+	if (a->sending || !a->n_outbox || !a->r.learn_up)
+		return;
+	a->sending = rpc_call_async(a->loop, a->o.learn_socket, a->outbox[0].method, json_incref(a->outbox[0].params),
+				    TELL_MS, act_told, a) == 0;
+}
+
+void act_tell(struct act *a, const char *method, json_t *params)
+{
+	if (a->n_outbox == ACT_MAX_OUTBOX) { /* a learner gone for days: the oldest matters least; [0] may be on its way */
+		json_decref(a->outbox[1].params);
+		memmove(&a->outbox[1], &a->outbox[2], (ACT_MAX_OUTBOX - 2) * sizeof a->outbox[0]);
+		a->n_outbox--;
+	}
+	snprintf(a->outbox[a->n_outbox].method, sizeof a->outbox[0].method, "%s", method);
+	a->outbox[a->n_outbox++].params = params;
+	act_send(a);
+}
+
+/* verdict.json says what was decided and on what; once, by what became of the version. */
+static void act_write_verdict(struct act *a, const struct gate_verdict *v)
+{
+	const struct version_entry *entry = rollout_find(&a->r, a->eval.version);
+	const char *word = !entry || entry->state == VS_CANDIDATE ? NULL
+			   : v->outcome == GATE_UNDECIDED	  ? "superseded"
+			   : entry->state == VS_REJECTED	  ? "rejected"
+								  : "accepted";
+	struct errtext e;
+	json_t *j;
+	int r;
+
+	if (!word)
+		return;
+	j = gate_json(&a->o.gate, v);
+	if (j) {
+		(void)json_object_set_new(j, "verdict", json_string(word));
+		(void)json_object_set_new(j, "against", json_integer(a->eval.against));
+		(void)json_object_set_new(j, "k", json_integer(a->o.gate_k));
+	}
+	r = store_write_verdict(a->store, a->eval.version, j, &e);
+	if (r < 0 && r != -EEXIST)
+		log_warn("%s; the state has the reason", e.text);
+}
+
+static enum ro_result act_judge(struct act *a, json_t *params, struct gate_verdict *v)
+{
+	static const enum ro_result results[] = {[GATE_ACCEPT] = RO_OK, [GATE_REJECT] = RO_BAD, [GATE_UNDECIDED] = RO_LATER};
+	struct gate_pair *pairs = malloc(GATE_MAX_PAIRS * sizeof *pairs);
+	struct errtext e = {.text = "out of memory"};
+	int n = pairs ? gate_read_pairs(json_object_get(params, "pairs"), pairs, GATE_MAX_PAIRS, &e) : -ENOMEM;
+
+	if (n < 0) {
+		*v = (struct gate_verdict){.outcome = GATE_UNDECIDED};
+		snprintf(v->reason, sizeof v->reason, "the learner's answer is no use: %.100s", e.text);
+		log_warn("%s", v->reason);
+	} else {
+		gate_decide(&a->o.gate, pairs, n, a->eval.against, v);
+	}
+	free(pairs);
+	return results[v->outcome];
+}
+
+static void act_evaluated(void *arg, int r, json_t *params, const char *error)
+{
+	struct act *a = arg;
+	struct ro_event ev = {.kind = RO_EVALUATED, .id = a->eval.id, .version = a->eval.version};
+	struct gate_verdict v = {.outcome = GATE_UNDECIDED};
+	bool stale = !a->r.eval.running || a->r.eval.id != a->eval.id;
+
+	if (r == 0) {
+		ev.result = act_judge(a, params, &v);
+	} else if (r < 0) {
+		ev.result = RO_NOBODY;
+	} else if (strstr(error, "BadVersion")) { /* it cannot even be read there */
+		ev.result = RO_BAD;
+		snprintf(v.reason, sizeof v.reason, "%.150s", error);
+	} else { /* Busy, NotEnough: later */
+		ev.result = RO_LATER;
+		snprintf(v.reason, sizeof v.reason, "%.150s", error);
+	}
+	ev.text = v.reason;
+	log_debug("gate of version %u: %s", a->eval.version, v.reason);
+	act_event(a, &ev);
+	if (!stale && r == 0)
+		act_write_verdict(a, &v);
+	a->eval.started_us = 0;
+	if (a->r.eval.running && a->r.eval.id != ev.id) /* another was wanted while this one ran */
+		act_evaluate(a, a->r.eval.id, a->r.eval.version, a->r.eval.against);
+}
+
+/* One at a time: the learner computes it. A newer wish waits for the older answer. */
+void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against)
+{
+	json_t *p;
+
+	if (a->eval.started_us)
+		return;
+	a->eval = (struct act_evaluation){.id = id, .version = version, .against = against, .started_us = clock_us()};
+	p = json_pack("{s:I, s:I, s:i}", "candidate", (json_int_t)version, "live", (json_int_t)against, "k", a->o.gate_k);
+	if (rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.Evaluate", p, EVALUATE_MS, act_evaluated, a) < 0)
+		a->eval.started_us = 0; /* out of memory: stays running until the learner comes again */
+}
+
+static void act_learner_said(void *arg, int r, json_t *params, const char *error)
+{
+	struct act *a = arg;
+	struct ro_event ev = {.kind = r >= 0 ? RO_LEARNER : RO_LEARNER_GONE};
+
+	(void)error;
+	a->asking = false;
+	if (r == -ETIMEDOUT && ++a->learn_silent < SILENT_MAX)
+		return; /* slow is not gone */
+	if (r >= 0)
+		a->learn_silent = 0;
+	if (r == 0) {
+		json_decref(a->learn_status);
+		a->learn_status = json_incref(params);
+	}
+	act_event(a, &ev);
+	act_send(a);
+}
+
+void act_ask_learner(struct act *a)
+{
+	if (!a->asking)
+		a->asking = rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.Status", NULL, ASK_MS,
+					   act_learner_said, a) == 0;
+}

@@ -1,0 +1,75 @@
+/* Submissions. Hashing a large draft takes seconds, so a thread verifies it while
+ * the loop goes on; the loop alone names it and writes the state. One at a time: the
+ * learner has one candidate, and a second caller is told Busy.
+ */
+#include <string.h>
+#include <unistd.h>
+#include "daemon/act_inside.h"
+#include "daemon/base/fs.h"
+#include "daemon/base/log.h"
+
+static void act_submit_finish(void *arg)
+{
+	struct act *a = arg;
+	struct act_submission *s = &a->sub;
+	struct ro_event ev = {.kind = RO_SUBMITTED};
+
+	pthread_join(s->thread, NULL);
+	s->running = false;
+	if (!s->r && s->taken.manifest.parent && !rollout_find(&a->r, s->taken.manifest.parent))
+		log_warn("version %u names a parent, %u, that is not in the store", s->number, s->taken.manifest.parent);
+	if (!s->r)
+		s->r = store_name(a->store, &s->taken, &s->e);
+	if (s->r < 0) {
+		log_warn("submission %.100s refused: %s; it stays in incoming", s->path, s->e.text);
+		store_taken_done(&s->taken);
+		s->answer(s->arg, 0, s->e.text);
+		return;
+	}
+	ev.version = s->number;
+	ev.parent = s->taken.manifest.parent;
+	store_taken_done(&s->taken);
+	act_event(a, &ev);
+	fs_crash_point("store-saved");
+	s->answer(s->arg, s->number, NULL);
+}
+
+static void *act_submit_verify(void *arg)
+{
+	struct act *a = arg;
+	struct act_submission *s = &a->sub;
+
+	s->r = store_take(a->store, s->path, s->number, s->expect_fp, &s->taken, &s->e);
+	while (loop_post(a->loop, act_submit_finish, a) == -EAGAIN)
+		usleep(10000);
+	return NULL;
+}
+
+int act_submit(struct act *a, const char *path, void (*answer)(void *arg, uint32_t version, const char *error), void *arg)
+{
+	struct act_submission *s = &a->sub;
+
+	if (s->running)
+		return -EBUSY;
+	if (strlen(path) >= sizeof s->path)
+		return -ENAMETOOLONG;
+	*s = (struct act_submission){.running = true, .number = a->r.s.next_number, .answer = answer, .arg = arg};
+	memcpy(s->path, path, strlen(path) + 1);
+	memcpy(s->expect_fp, a->target_fp, sizeof s->expect_fp);
+	if (pthread_create(&s->thread, NULL, act_submit_verify, a) != 0) {
+		s->running = false;
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+/* At the end: let the verification finish; what it took is given back at the next start. */
+void act_submit_join(struct act *a)
+{
+	if (!a->sub.running)
+		return;
+	pthread_join(a->sub.thread, NULL);
+	store_taken_done(&a->sub.taken);
+	a->sub.running = false;
+	a->sub.answer(a->sub.arg, 0, "redraftd is stopping");
+}

@@ -1,0 +1,248 @@
+/* Tables. Columns are as wide as their widest cell, numbers stand right. Nothing is
+ * assumed about a reply: what is missing prints as a dash.
+ */
+#include "daemon/ctl/print.h"
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TABLE_COLUMNS = 8, TABLE_ROWS = 2000, CELL = 128 };
+
+struct table {
+	int n_columns, n_rows;
+	const char *right; /* one character a column: 'r' stands right */
+	char (*cell)[TABLE_COLUMNS][CELL];
+};
+
+static int table_init(struct table *t, int n_columns, const char *right)
+{
+	*t = (struct table){.n_columns = n_columns, .right = right};
+	t->cell = calloc(TABLE_ROWS, sizeof *t->cell);
+	return t->cell ? 0 : -1;
+}
+
+static void __attribute__((format(printf, 3, 4))) table_set(struct table *t, int column, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (t->n_rows >= TABLE_ROWS)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(t->cell[t->n_rows][column], CELL, fmt, ap);
+	va_end(ap);
+}
+
+static void table_next(struct table *t)
+{
+	if (t->n_rows < TABLE_ROWS)
+		t->n_rows++;
+}
+
+static void table_print(struct table *t, FILE *out)
+{
+	int width[TABLE_COLUMNS] = {0};
+
+	for (int i = 0; i < t->n_rows; i++)
+		for (int j = 0; j < t->n_columns; j++)
+			if ((int)strlen(t->cell[i][j]) > width[j])
+				width[j] = (int)strlen(t->cell[i][j]);
+	for (int i = 0; i < t->n_rows; i++) {
+		for (int j = 0; j < t->n_columns; j++) {
+			const char *text = t->cell[i][j];
+			bool last = j == t->n_columns - 1;
+
+			if (t->right[j] == 'r')
+				fprintf(out, "%*s", width[j], text);
+			else if (last)
+				fputs(text, out);
+			else
+				fprintf(out, "%-*s", width[j], text);
+			fputs(last ? "\n" : "  ", out);
+		}
+	}
+	free(t->cell);
+}
+
+static long long num(const json_t *o, const char *key)
+{
+	return json_integer_value(json_object_get(o, key));
+}
+
+static const char *str(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s && s[0] ? s : "-";
+}
+
+/* A number with three decimals, or a dash. Valid until the fourth next call. */
+static const char *al(const json_t *o, const char *key)
+{
+	static char text[4][32];
+	static int at;
+	const json_t *v = json_object_get(o, key);
+
+	at = (at + 1) % 4;
+	if (json_is_number(v))
+		snprintf(text[at], sizeof text[at], "%.3f", json_number_value(v));
+	else
+		snprintf(text[at], sizeof text[at], "-");
+	return text[at];
+}
+
+static void print_version_name(FILE *out, const char *name, long long n)
+{
+	if (n)
+		fprintf(out, "%s %lld", name, n);
+	else
+		fprintf(out, "%s none", name);
+}
+
+static void print_domains(FILE *out, const json_t *domains)
+{
+	struct table t;
+	const char *name, *version;
+	json_t *d, *v;
+
+	if (!json_object_size(domains) || table_init(&t, 6, "lrrrrr") < 0)
+		return;
+	table_set(&t, 0, "DOMAIN");
+	table_set(&t, 1, "VERSION");
+	table_set(&t, 2, "ACCEPT LENGTH");
+	table_set(&t, 3, "LAST 64");
+	table_set(&t, 4, "REQUESTS");
+	table_set(&t, 5, "ROUNDS");
+	table_next(&t);
+	json_object_foreach((json_t *)(uintptr_t)domains, name, d)
+	{
+		json_object_foreach(json_object_get(d, "versions"), version, v)
+		{
+			table_set(&t, 0, "%s", name);
+			table_set(&t, 1, "%s", strcmp(version, "0") ? version : "plain");
+			table_set(&t, 2, "%s", al(v, "accept_length"));
+			table_set(&t, 3, "%s", al(v, "recent"));
+			table_set(&t, 4, "%lld", num(v, "requests"));
+			table_set(&t, 5, "%lld", num(v, "rounds"));
+			table_next(&t);
+		}
+	}
+	fputc('\n', out);
+	table_print(&t, out);
+}
+
+void print_status(FILE *out, const json_t *params)
+{
+	const json_t *serve = json_object_get(params, "serve"), *learn = json_object_get(params, "learn");
+	bool held = json_is_true(json_object_get(params, "hold"));
+
+	fputs("drafts   ", out);
+	print_version_name(out, "live", num(params, "live"));
+	print_version_name(out, ", previous", num(params, "previous"));
+	print_version_name(out, ", base", num(params, "base"));
+	fprintf(out, ", generation %lld\n", num(params, "generation"));
+	if (num(params, "pin") || held)
+		fprintf(out, "rollout  %s%s\n", num(params, "pin") ? "live is pinned" : "",
+			held ? (num(params, "pin") ? ", promotions are held" : "promotions are held (unpin or promote releases them)") : "");
+	if (json_is_true(json_object_get(serve, "up")))
+		fprintf(out, "server   up, %s, live %lld, %lld running, %lld waiting\n", str(serve, "model"), num(serve, "live"),
+			num(serve, "running"), num(serve, "waiting"));
+	else
+		fputs("server   absent\n", out);
+	if (json_is_true(json_object_get(learn, "up")))
+		fprintf(out, "learner  up, step %lld, %lld tokens trained, loss %s%s\n", num(learn, "step"), num(learn, "trained_tokens"),
+			al(learn, "loss"), json_is_true(json_object_get(learn, "paused")) ? ", paused" : "");
+	else
+		fputs("learner  absent\n", out);
+	fprintf(out, "target   %.16s\nlast     %s\n", str(params, "target_fp"), str(params, "last_event"));
+	print_domains(out, json_object_get(params, "domains"));
+}
+
+void print_versions(FILE *out, const json_t *params)
+{
+	const json_t *list = json_object_get(params, "versions");
+	struct table t;
+
+	if (!json_array_size(list)) {
+		fputs("no versions yet\n", out);
+		return;
+	}
+	if (table_init(&t, 7, "rlrlrrl") < 0)
+		return;
+	table_set(&t, 0, "VERSION");
+	table_set(&t, 1, "STATE");
+	table_set(&t, 2, "PARENT");
+	table_set(&t, 3, "CREATED");
+	table_set(&t, 4, "GATE AL");
+	table_set(&t, 5, "AGAINST");
+	table_set(&t, 6, "REASON");
+	table_next(&t);
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *v = json_array_get(list, i), *verdict = json_object_get(v, "verdict");
+
+		table_set(&t, 0, "%lld", num(v, "version"));
+		table_set(&t, 1, "%s", str(v, "state"));
+		table_set(&t, 2, num(v, "parent") ? "%lld" : "-", num(v, "parent"));
+		table_set(&t, 3, "%.19s", str(v, "created"));
+		table_set(&t, 4, "%s", al(verdict, "candidate_al"));
+		table_set(&t, 5, "%s", al(verdict, "live_al"));
+		table_set(&t, 6, "%.100s", strcmp(str(v, "reason"), "-") ? str(v, "reason") : "");
+		table_next(&t);
+	}
+	table_print(&t, out);
+}
+
+static void print_gate(FILE *out, const json_t *verdict)
+{
+	const char *name;
+	json_t *d;
+
+	if (!json_is_object(verdict)) {
+		fputs("gate      no verdict\n", out);
+		return;
+	}
+	fprintf(out, "gate      %s against version %lld: %s\n", str(verdict, "verdict"), num(verdict, "against"), str(verdict, "reason"));
+	json_object_foreach(json_object_get(verdict, "domains"), name, d)
+	{
+		fprintf(out, "          %-12s %s against %s on %lld requests (between %s and %s)\n", name, al(d, "candidate_al"),
+			al(d, "live_al"), num(d, "requests"), al(d, "lower"), al(d, "upper"));
+	}
+}
+
+void print_show(FILE *out, const json_t *params)
+{
+	const json_t *v = json_object_get(params, "version"), *m = json_object_get(params, "manifest"), *x;
+	const char *key;
+
+	fprintf(out, "version   %lld, %s%s%s\n", num(v, "version"), str(v, "state"), strcmp(str(v, "reason"), "-") ? ": " : "",
+		strcmp(str(v, "reason"), "-") ? str(v, "reason") : "");
+	fprintf(out, "parent    %lld\ncreated   %s\nweights   %s\ntarget    %s\n", num(v, "parent"), str(v, "created"),
+		str(v, "weights_sha"), str(m, "target_fp"));
+	print_gate(out, json_object_get(params, "verdict"));
+	json_object_foreach(json_object_get(m, "training"), key, x)
+	{
+		char *text = json_dumps(x, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6));
+
+		fprintf(out, "training  %s %s\n", key, text ? text : "-");
+		free(text);
+	}
+}
+
+void print_moved(FILE *out, const json_t *params)
+{
+	print_version_name(out, "live", num(params, "live"));
+	print_version_name(out, ", previous", num(params, "previous"));
+	fprintf(out, ", generation %lld", num(params, "generation"));
+	if (num(params, "quarantined"))
+		fprintf(out, "; version %lld is quarantined", num(params, "quarantined"));
+	fputc('\n', out);
+}
+
+void print_pin(FILE *out, const json_t *params)
+{
+	if (num(params, "pin"))
+		fprintf(out, "version %lld is pinned\n", num(params, "pin"));
+	else
+		fputs("nothing is pinned\n", out);
+}

@@ -1,0 +1,10 @@
+/* Replies as a person reads them. params are a reply's parameters, borrowed. */
+#pragma once
+#include <jansson.h>
+#include <stdio.h>
+
+void print_status(FILE *out, const json_t *params);
+void print_versions(FILE *out, const json_t *params);
+void print_show(FILE *out, const json_t *params);
+void print_moved(FILE *out, const json_t *params); /* promote, rollback */
+void print_pin(FILE *out, const json_t *params);

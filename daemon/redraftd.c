@@ -1,0 +1,183 @@
+/* redraftd: keeps the version store, judges candidates, switches the server, rolls
+ * back at one word. Needs nobody: learner, server and broker may come and go.
+ *
+ * This file is the configuration table and the order in which things start and end.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/act.h"
+#include "daemon/admin.h"
+#include "daemon/base/conf.h"
+#include "daemon/base/log.h"
+#include "daemon/base/loop.h"
+#include "daemon/base/metrics.h"
+#include "daemon/base/notify.h"
+#include "daemon/watch.h"
+#include "daemon/web.h"
+
+struct redraftd_conf {
+	char *store, *run_dir, *serve_socket, *learn_socket, *brokers, *watch_topic, *watch_conf, *listen_metrics;
+	double interval_s, first_min_al, alpha, clip, max_wait_s, retry_s;
+	int64_t min_requests, gate_k, keep, rejects;
+	int log_level;
+};
+
+#define F(field) offsetof(struct redraftd_conf, field)
+static const struct conf_entry redraftd_entries[] = {
+	{"store", CONF_STRING, F(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "Folder of the version store."},
+	{"run_dir", CONF_STRING, F(run_dir), "/run/redraft/daemon", 0, 0, NULL, false, "", "Folder for control.sock and status.sock."},
+	{"serve_socket", CONF_STRING, F(serve_socket), "/run/redraft/serve/control.sock", 0, 0, NULL, false, "", "The server's control socket."},
+	{"learn_socket", CONF_STRING, F(learn_socket), "/run/redraft/learn/control.sock", 0, 0, NULL, false, "", "The learner's control socket."},
+	{"brokers", CONF_STRING, F(brokers), "", 0, 0, NULL, false, "", "Kafka brokers for the round records; none: accept length is not watched."},
+	{"watch.topic", CONF_STRING, F(watch_topic), "redraft.rounds", 0, 0, NULL, false, "", "Topic of the round records."},
+	{"watch.conf", CONF_STRING, F(watch_conf), "", 0, 0, NULL, false, "", "More librdkafka settings, k=v,k=v."},
+	{"rollout.interval_s", CONF_REAL, F(interval_s), "3600", 0, 604800, NULL, false, "s", "Promotions at most this often, from the monotonic clock, +-5 %."},
+	{"rollout.first_min_al", CONF_REAL, F(first_min_al), "1.2", 1, 64, NULL, false, "tok", "Accept length from which a first version is accepted."},
+	{"rollout.rejects_to_rebase", CONF_INT, F(rejects), "3", 1, 1000, NULL, false, "", "Rejections running that send the learner back to the live version."},
+	{"gate.min_requests", CONF_INT, F(min_requests), "8", 1, 4096, NULL, false, "", "Held-out requests a verdict needs."},
+	{"gate.alpha", CONF_REAL, F(alpha), "0.05", 0.000001, 0.5, NULL, false, "", "How often a candidate that is no better may pass, however often the gate looks."},
+	{"gate.clip", CONF_REAL, F(clip), "0.5", 0.01, 16, NULL, false, "tok", "Differences of one request beyond this count as this much."},
+	{"gate.max_wait_s", CONF_REAL, F(max_wait_s), "3600", 0, 604800, NULL, false, "s", "A candidate undecided for longer is superseded."},
+	{"gate.retry_s", CONF_REAL, F(retry_s), "10", 0.05, 3600, NULL, false, "s", "Time between two looks at an undecided candidate."},
+	{"gate.k", CONF_INT, F(gate_k), "5", 1, 16, NULL, false, "", "Chain length at which both versions are replayed."},
+	{"store.keep", CONF_INT, F(keep), "8", 0, 100000, NULL, false, "", "Versions kept besides live, previous, base, pinned and those being judged."},
+	{"listen_metrics", CONF_STRING, F(listen_metrics), "127.0.0.1:9464", 0, 0, NULL, false, "", "Address of /metrics and /health; empty: off."},
+	{"log_level", CONF_ENUM, F(log_level), "info", 0, 0, "error|warn|info|debug", false, "", "What is logged."},
+	{0},
+};
+static const struct conf_program redraftd_program = {
+	"redraftd", "the version store, the gate, rollout and rollback of draft models", redraftd_entries, sizeof(struct redraftd_conf),
+};
+
+struct redraftd {
+	struct redraftd_conf conf;
+	struct loop *loop;
+	struct metrics *metrics;
+	struct act *act;
+	struct watch *watch;
+	struct web *web;
+	struct admin *admin;
+	struct loop_timer *watchdog;
+	uint64_t watchdog_us;
+};
+
+static uint64_t redraftd_us(double s)
+{
+	return (uint64_t)(s * 1e6);
+}
+
+static void redraftd_options(const struct redraftd_conf *c, struct act_options *ret)
+{
+	*ret = (struct act_options){
+		.store = c->store,
+		.serve_socket = c->serve_socket,
+		.learn_socket = c->learn_socket,
+		.gate = {.min_requests = c->min_requests, .alpha = c->alpha, .clip = c->clip, .first_min_al = c->first_min_al},
+		.rules = {.interval_us = redraftd_us(c->interval_s), .max_wait_us = redraftd_us(c->max_wait_s),
+			  .retry_us = redraftd_us(c->retry_s), .rejects_to_rebase = (int)c->rejects},
+		.gate_k = (int)c->gate_k,
+		.keep = (int)c->keep,
+		.poll_us = 1000000,
+	};
+}
+
+static void redraftd_watchdog(void *arg)
+{
+	struct redraftd *d = arg;
+
+	notify_state("WATCHDOG=1");
+	loop_timer_set(d->watchdog, d->watchdog_us);
+}
+
+static int redraftd_start_watchdog(struct redraftd *d)
+{
+	const char *text = getenv("WATCHDOG_USEC");
+	unsigned long long us = text ? strtoull(text, NULL, 10) : 0;
+	int r;
+
+	if (!us)
+		return 0;
+	d->watchdog_us = us / 2; /* half of what the manager allows, as it advises */
+	r = loop_timer_new(d->loop, redraftd_watchdog, d, &d->watchdog);
+	if (!r)
+		loop_timer_set(d->watchdog, 0);
+	return r;
+}
+
+static int redraftd_start(struct redraftd *d, struct errtext *e)
+{
+	struct act_options o;
+	struct watch_options wo = {.brokers = d->conf.brokers, .topic = d->conf.watch_topic, .conf = d->conf.watch_conf};
+	int r = loop_new(&d->loop);
+
+	d->metrics = metrics_new();
+	if (r < 0 || !d->metrics)
+		return errtext_set(e, -ENOMEM, "out of memory");
+	redraftd_options(&d->conf, &o);
+	r = act_new(d->loop, &o, d->metrics, &d->act, e);
+	if (!r)
+		r = watch_new(&wo, &d->watch, e);
+	if (!r)
+		r = web_new(d->loop, d->conf.listen_metrics, d->metrics, d->watch, &d->web, e);
+	if (!r)
+		r = admin_new(d->loop, d->conf.run_dir, d->act, d->watch, &d->admin, e);
+	if (!r)
+		r = redraftd_start_watchdog(d);
+	return r;
+}
+
+/* act first: it answers who waits, through admin. Every one of them takes NULL. */
+static void redraftd_end(struct redraftd *d)
+{
+	loop_timer_free(d->watchdog);
+	act_free(d->act);
+	admin_free(d->admin);
+	web_free(d->web);
+	watch_free(d->watch);
+	loop_free(d->loop);
+	metrics_free(d->metrics);
+	conf_done(&redraftd_program, &d->conf);
+}
+
+static void redraftd_stop(void *arg)
+{
+	struct redraftd *d = arg;
+
+	log_info("asked to stop; stopping");
+	notify_state("STOPPING=1");
+	loop_stop(d->loop);
+}
+
+static void redraftd_reload(void *arg)
+{
+	(void)arg;
+	log_info("asked to reload: no setting of redraftd can change while it runs; restart it");
+}
+
+int main(int argc, char **argv)
+{
+	static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
+	struct redraftd d = {0};
+	struct errtext e = {.text = ""};
+	int r = conf_load(&redraftd_program, argc, argv, &d.conf, NULL, 0, NULL, &e);
+
+	if (r > 0)
+		return 0;
+	if (r < 0) {
+		fprintf(stderr, "redraftd: %s\n", e.text);
+		return 2;
+	}
+	log_init("redraftd", levels[d.conf.log_level]);
+	r = redraftd_start(&d, &e);
+	if (r < 0) {
+		log_error("cannot start: %s", e.text[0] ? e.text : strerror(-r));
+		redraftd_end(&d);
+		return 1;
+	}
+	loop_on_signal(d.loop, redraftd_stop, redraftd_reload, &d);
+	log_info("ready: store %s, sockets in %s", d.conf.store, d.conf.run_dir);
+	notify_state("READY=1");
+	r = loop_run(d.loop);
+	redraftd_end(&d);
+	return r < 0 ? 1 : 0;
+}

@@ -1,0 +1,27 @@
+/* Accept length as served, by domain and version, from the round records.
+ *
+ * A thread reads redraft.rounds from its end by assign(). Broker or topic absent:
+ * it looks again and nothing else notices. Bounded: 16 domains (then "other"), the
+ * 8 newest versions of each. Functions may be called from any thread.
+ */
+#pragma once
+#include <jansson.h>
+#include "daemon/base/buf.h"
+
+struct watch;
+struct round_record;
+
+struct watch_options {
+	const char *brokers; /* "" = off */
+	const char *topic;
+	const char *conf;    /* "k=v,k=v" for librdkafka, or "" */
+};
+
+int MUSTCHECK watch_new(const struct watch_options *o, struct watch **ret, struct errtext *e);
+struct watch *watch_free(struct watch *w);
+void watch_take(struct watch *w, const struct round_record *r); /* one record; the thread does this */
+/* {domain: {requests, rounds, accept_length, recent, versions: {N: {...}}}}; new reference.
+ * accept_length: exponential over about 200 rounds; recent: over the last 64 requests; null
+ * where nothing was proposed yet. The domain's own are those of its newest version seen. */
+json_t *watch_domains(struct watch *w);
+int MUSTCHECK watch_print(struct watch *w, struct buf *out); /* for /metrics */
