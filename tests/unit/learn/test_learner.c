@@ -117,15 +117,15 @@ static int life(struct world *w, const char *state, uint64_t seed, int passes, i
 			r = learner_begin(l, NULL, &done, &e);
 		if (!r && learner_can_step(l))
 			r = learner_step(l, &e);
-		if (!r && l->t && u < 6 && !*l->pending.name)
+		if (!r && l->t && u < 12 && !*l->pending.name)
 			r = learner_publish(l, &e);
 		else if (!r && *l->pending.name && !l->pending.version && u < 40)
 			r = entry(l, J_SUBMITTED, accept_candidate(w, l->pending.name, (uint32_t)l->published_step + 1), "");
-		else if (!r && l->pending.version && u < 15)
+		else if (!r && l->pending.version && u < 8)
 			r = entry(l, J_VERDICT, l->pending.version, "rejected: test");
 		else if (!r && l->pending.version && u > 96)
 			r = learner_rebase(l, l->pending.version, &e);
-		if (!r && u >= 40 && u < 46)
+		if (!r && u >= 40 && u < 65)
 			r = learner_checkpoint(l, &e);
 		if (r) {
 			print_message("life: %d %s\n", r, e.text);

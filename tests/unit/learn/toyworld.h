@@ -225,7 +225,7 @@ static void tw_script(struct tw_source *s, int requests, uint64_t seed)
 	struct tw_record open[OPEN];
 	int left[OPEN] = {0}, started = 0;
 	uint64_t x = seed, seq[TW_PARTS] = {0};
-	struct buf b = BUF_INIT(0);
+	struct buf b = BUF_INIT(0), late[TW_PARTS] = {{0}}; /* a copy that comes some records later */
 	for (;;) {
 		int i = (int)(tw_next(&x) % OPEN), part = i % TW_PARTS, all = 0;
 		for (int k = 0; k < OPEN; k++)
@@ -246,16 +246,21 @@ static void tw_script(struct tw_source *s, int requests, uint64_t seed)
 		if (tw_next(&x) % 23 != 0) { /* else it never arrived */
 			buf_clear(&b);
 			tw_encode(&open[i], &b);
-			if (tw_next(&x) % 29 == 0) { /* damaged on the way */
+			if (tw_next(&x) % 13 == 0) { /* damaged on the way */
 				b.data[b.len / 2] ^= 0xff;
 				b.data[20] ^= 0xff;
 			}
 			tw_add(s, part, b.data, b.len);
-			if (tw_next(&x) % 17 == 0) /* twice */
-				tw_add(s, part, b.data, b.len);
+			if (late[part].len) {
+				tw_add(s, part, late[part].data, late[part].len);
+				buf_clear(&late[part]);
+			} else if (tw_next(&x) % 5 == 0)
+				assert_int_equal(buf_append(&late[part], b.data, b.len), 0);
 		}
 		open[i].at += open[i].T;
 		open[i].run++;
 	}
 	buf_done(&b);
+	for (int p = 0; p < TW_PARTS; p++)
+		buf_done(&late[p]);
 }
