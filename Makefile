@@ -92,7 +92,8 @@ deps:
 	deploy/install-deps
 demo:
 	deploy/install-deps build demo
-	$(MAKE) --no-print-directory all
+	@echo "building into $(B)"
+	@$(MAKE) -s --no-print-directory -j$$(nproc) all
 	deploy/demo/run --bin $(B)/bin --minutes $(or $(MINUTES),8) --broker $(or $(BROKER),mock)
 check:
 	tests/check
