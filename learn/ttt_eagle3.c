@@ -105,7 +105,7 @@ static int check_batch(const struct trainer *t, const struct train_batch *b)
 		if (b->seg[i] > (uint32_t)i)
 			return -EINVAL;
 	for (size_t i = 0; q->ids && i < (size_t)b->n * (size_t)q->K; i++)
-		if (q->ids[i] >= (uint32_t)c->V_d)
+		if (q->ids[i] >= (uint32_t)c->V_d && q->p[i] != 0)
 			return -EINVAL;
 	return 0;
 }

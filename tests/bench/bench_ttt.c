@@ -1,0 +1,222 @@
+/* How fast one TTT training step is, below the learner's process.
+ *
+ *   bench_ttt [ROWS THREADS [PROFILE]]     (default: 512 and 2048 rows, 1 and 2 threads)
+ *
+ * Shape: H = H_t = 576, I 1536, 9/3 heads of 64, draft vocabulary 8,192 of 49,152, 7 steps,
+ * dense teacher, every row with weight: forward, backward, clipping, AdamW. One JSON
+ * object a line: {"figure","value","unit","against","ratio","ci","threads","commit","cpu"};
+ * value is the median over the repetitions, ci their range. Peak memory is that of the
+ * whole process (embedding, teacher and features included), so each shape has its own
+ * process: with no arguments this program runs itself. PROFILE 1 adds a table of where the time of one step
+ * went, by op.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "learn/trainer.h"
+
+#ifndef REDRAFT_COMMIT
+#define REDRAFT_COMMIT "unknown"
+#endif
+
+enum { MAX_REPS = 15 };
+
+/* BENCH_CPU_TIME: processor seconds instead, for a look at one thread on a machine that is not quiet */
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(getenv("BENCH_CPU_TIME") ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- profile: the ops table with a clock around the slots that matter ---- */
+enum { P_GEMM, P_ATTN, P_ATTN_BACK, P_CE, P_ADAMW, P_OTHER, P_N };
+static const char *const p_name[P_N] = {"gemm", "ttt_attn", "ttt_attn_backward", "soft_ce", "adamw", "row ops"};
+static double p_time[P_N], p_flop;
+static const struct ops *inner;
+#define TIMED(slot, call) double t0 = now(); int r = inner->call; p_time[slot] += now() - t0; return r
+
+static int t_gemm(struct dev *d, real *C, int ldc, bool tA, const real *A, int lda, bool tB, const real *B, int ldb, int M, int N, int K, bool add)
+{
+	p_flop += 2.0 * M * N * K;
+	TIMED(P_GEMM, gemm(d, C, ldc, tA, A, lda, tB, B, ldb, M, N, K, add));
+}
+static int t_attn(struct dev *d, real *out, real *lse, const real *q, const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale)
+{
+	TIMED(P_ATTN, ttt_attn(d, out, lse, q, kv, seg, n, nh, nkv, hd, scale));
+}
+static int t_attn_back(struct dev *d, real *dq, const struct ttt_kv *kv, const real *dout, const real *out, const real *lse, const real *q,
+		       const uint32_t *seg, int n, int nh, int nkv, int hd, real scale)
+{
+	TIMED(P_ATTN_BACK, ttt_attn_backward(d, dq, kv, dout, out, lse, q, seg, n, nh, nkv, hd, scale));
+}
+static int t_ce(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd)
+{
+	TIMED(P_CE, soft_ce(d, logits, loss, argmax, alpha, q, r0, w, m, Vd));
+}
+static int t_adamw(struct dev *d, real *w, real *m, real *v, const real *g, size_t n, real lr, real b1, real b2, real eps, real wd, real gscale, int64_t step)
+{
+	TIMED(P_ADAMW, adamw(d, w, m, v, g, n, lr, b1, b2, eps, wd, gscale, step));
+}
+
+static void profile(struct dev *d)
+{
+	static struct ops timed;
+	inner = d->ops;
+	timed = *inner;
+	timed.gemm = t_gemm;
+	timed.ttt_attn = t_attn;
+	timed.ttt_attn_backward = t_attn_back;
+	timed.soft_ce = t_ce;
+	timed.adamw = t_adamw;
+	d->ops = &timed;
+}
+
+static void print_profile(double total)
+{
+	p_time[P_OTHER] = total;
+	for (int i = 0; i < P_OTHER; i++)
+		p_time[P_OTHER] -= p_time[i];
+	for (int i = 0; i < P_N; i++)
+		fprintf(stderr, "  %-18s %8.1f ms %5.1f %%\n", p_name[i], 1e3 * p_time[i], 100 * p_time[i] / total);
+	fprintf(stderr, "  gemm: %.1f GFLOP at %.1f GFLOP/s\n", 1e-9 * p_flop, 1e-9 * p_flop / p_time[P_GEMM]);
+}
+
+/* ---- one shape ---- */
+static void *need(size_t bytes)
+{
+	void *p = malloc(bytes);
+	if (!p) {
+		fprintf(stderr, "bench_ttt: out of memory\n");
+		exit(1);
+	}
+	return p;
+}
+
+static double noise(uint64_t *s)
+{
+	*s = *s * 6364136223846793005u + 1442695040888963407u;
+	return (double)(int64_t)(*s >> 33) / (double)(1u << 30) - 1;
+}
+
+static void make_batch(struct train_batch *b, const struct eagle3_config *c, int n)
+{
+	uint64_t s = 1;
+	size_t rows = (size_t)n, F = 3 * (size_t)c->H_t, V = (size_t)c->V_d;
+	uint32_t *ids = need((rows + 1) * 4), *pos = need(rows * 4), *y = need(rows * 4);
+	uint8_t *ones = need(rows);
+	real *f = need(rows * F * sizeof *f), *p = need(rows * V * sizeof *p);
+	for (size_t i = 0; i <= rows; i++)
+		ids[i] = (uint32_t)((s = s * 6364136223846793005u + 1) >> 33) % (uint32_t)c->V;
+	for (size_t i = 0; i < rows * F; i++)
+		f[i] = (real)noise(&s);
+	for (size_t i = 0; i < rows; i++) {
+		pos[i] = (uint32_t)i;
+		y[i] = ids[i] % (uint32_t)c->V_d;
+		ones[i] = 1;
+		for (size_t j = 0; j < V; j++) /* a decided teacher over a flat tail */
+			p[i * V + j] = (real)((j == y[i] ? 0.75 : 0) + 0.25 / (double)V);
+	}
+	*b = (struct train_batch){.n = n, .ids = ids, .pos = pos, .features = f, .mask = ones, .in_vocab = ones, .y = y,
+				  .teacher = {.n = n, .K = c->V_d, .p = p}};
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+static void cpu_name(char *ret, size_t size)
+{
+	char line[256], *colon;
+	FILE *f = fopen("/proc/cpuinfo", "r");
+	snprintf(ret, size, "unknown");
+	while (f && fgets(line, sizeof line, f))
+		if (!strncmp(line, "model name", 10) && (colon = strchr(line, ':'))) {
+			line[strcspn(line, "\n")] = 0;
+			snprintf(ret, size, "%s", colon + 2);
+			break;
+		}
+	if (f)
+		fclose(f);
+}
+
+static void emit(const char *figure, int n, double value, const char *unit, double low, double high, int threads)
+{
+	char cpu[160];
+	cpu_name(cpu, sizeof cpu);
+	printf("{\"figure\":\"%s_%d\",\"value\":%.5g,\"unit\":\"%s\",\"against\":null,\"ratio\":null,\"ci\":[%.5g,%.5g],\"threads\":%d,"
+	       "\"commit\":\"%s\",\"cpu\":\"%s\"}\n",
+	       figure, n, value, unit, low, high, threads, REDRAFT_COMMIT, cpu);
+	fflush(stdout);
+}
+
+static int run(int n, int threads, int want_profile)
+{
+	const struct eagle3_config c = {.H = 576, .H_t = 576, .I = 1536, .n_head = 9, .n_kv = 3, .hd = 64, .V = 49152, .V_d = 8192,
+					.rms_eps = (real)1e-5, .rope = {.theta = 10000, .kind = ROPE_DEFAULT}, .max_ctx = 8192};
+	const struct train_options opt = {.ttt_steps = 7, .decay = (real)0.8,
+					  .optimizer = getenv("BENCH_MUON") ? OPT_MUON : OPT_ADAMW, .lr = (real)1e-3, .muon_lr = (real)0.02,
+					  .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8, .clip = (real)0.5, .muon_momentum = (real)0.95};
+	size_t V = (size_t)c.V, H = (size_t)c.H;
+	uint64_t s = 2;
+	struct dev *d;
+	struct trainer *t;
+	struct errtext e = {""};
+	struct train_batch b;
+	struct train_result res;
+	double took[MAX_REPS], begin = now();
+	int reps = 0;
+	int64_t *d2t = calloc((size_t)c.V_d, sizeof *d2t);
+	uint16_t *embedding = need(V * H * sizeof *embedding);
+	for (size_t i = 0; i < V * H; i++)
+		embedding[i] = f32_to_bf16((float)noise(&s));
+	if (dev_cpu_new(threads, ISA_AUTO, &d) || trainer_eagle3.new(d, &c, &opt, d2t, embedding, &t, &e)) {
+		fprintf(stderr, "bench_ttt: %s\n", e.text);
+		return 1;
+	}
+	trainer_eagle3.init_random(t, 1);
+	make_batch(&b, &c, n);
+	if (trainer_eagle3.step(t, &b, &res)) /* warm-up: memory is touched here */
+		return 1;
+	if (want_profile)
+		profile(d);
+	while (reps < MAX_REPS && (reps < 3 || now() - begin < 20) && !(want_profile && reps)) {
+		double t0 = now();
+		if (trainer_eagle3.step(t, &b, &res))
+			return 1;
+		took[reps++] = now() - t0;
+	}
+	if (want_profile)
+		print_profile(took[0]);
+	qsort(took, (size_t)reps, sizeof *took, by_value);
+	emit("ttt_tokens_per_s", n, n / took[reps / 2], "tok/s", n / took[reps - 1], n / took[0], threads);
+	struct rusage u;
+	getrusage(RUSAGE_SELF, &u);
+	double mib = (double)u.ru_maxrss / 1024;
+	emit("ttt_peak_memory", n, mib, "MiB", mib, mib, threads);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc >= 3)
+		return run(atoi(argv[1]), atoi(argv[2]), argc > 3 && atoi(argv[3]));
+	const char *const rows[] = {"512", "2048"}, *const threads[] = {"1", "2"};
+	for (int i = 0; i < 4; i++) {
+		pid_t pid = fork();
+		int status;
+		if (pid == 0) {
+			execl("/proc/self/exe", "bench_ttt", rows[i / 2], threads[i % 2], (char *)NULL);
+			_exit(127);
+		}
+		if (pid < 0 || waitpid(pid, &status, 0) < 0 || status)
+			return 1;
+	}
+	return 0;
+}
