@@ -70,6 +70,8 @@ static inline double kt_uniform(void) /* [-1, 1) */
 /* malloc'd exactly, so that the sanitizer sees a step past the end */
 static inline real *kt_reals(size_t n, double scale)
 {
+	if (n >= (size_t)1 << 32)
+		abort();
 	real *p = malloc(n ? n * sizeof *p : 1);
 	assert_non_null(p);
 	for (size_t i = 0; i < n; i++)
@@ -79,6 +81,8 @@ static inline real *kt_reals(size_t n, double scale)
 
 static inline float *kt_floats(size_t n, double scale)
 {
+	if (n >= (size_t)1 << 32)
+		abort();
 	float *p = malloc(n ? n * sizeof *p : 1);
 	assert_non_null(p);
 	for (size_t i = 0; i < n; i++)
@@ -95,6 +99,8 @@ static inline double *kt_doubles(size_t n)
 
 static inline real *kt_copy(const real *x, size_t n)
 {
+	if (n >= (size_t)1 << 32)
+		abort();
 	real *p = malloc(n ? n * sizeof *p : 1);
 	assert_non_null(p);
 	memcpy(p, x, n * sizeof *p);

@@ -1,0 +1,59 @@
+/* Choosing a path by name and by CPU, and device memory. */
+#include "kt.h"
+
+static void names(void **state)
+{
+	(void)state;
+	for (int i = ISA_AUTO; i <= ISA_AVX512; i++) {
+		enum dev_isa isa = ISA_AUTO;
+		assert_int_equal(dev_isa_parse(dev_isa_name((enum dev_isa)i), &isa), 0);
+		assert_int_equal(isa, i);
+	}
+	enum dev_isa isa = ISA_AVX2;
+	assert_int_equal(dev_isa_parse("avx", &isa), -EINVAL);
+	assert_int_equal(isa, ISA_AVX2);
+}
+
+static void automatic(void **state)
+{
+	(void)state;
+	struct dev *d = NULL;
+	assert_int_equal(dev_cpu_new(2, ISA_AUTO, &d), 0);
+	assert_int_not_equal(d->isa, ISA_AUTO);
+	print_message("auto is %s here\n", dev_isa_name(d->isa));
+	dev_set_threads(d, 0);
+	assert_int_equal(d->n_threads, 1);
+	dev_set_threads(d, 9);
+	assert_int_equal(d->n_threads, 2);
+	assert_null(dev_free(d));
+	assert_null(dev_free(NULL));
+	assert_int_equal(dev_cpu_new(0, ISA_PORTABLE, &d), -EINVAL);
+}
+
+static void memory(void **state)
+{
+	struct dev *d = kt_dev(state, 1);
+	for (size_t n = 0; n < 5u << 20; n = n * 7 + 1) {
+		uint8_t *p = d->ops->alloc(d, n);
+		assert_non_null(p);
+		assert_int_equal((uintptr_t)p % 64, 0);
+		for (size_t i = 0; i < n; i++)
+			assert_int_equal(p[i], 0);
+		memset(p, 1, n);
+		d->ops->free(d, p);
+	}
+	d->ops->free(d, NULL);
+	assert_null(d->ops->alloc(d, SIZE_MAX - 4096));
+	assert_true(strlen(d->error) > 0);
+	char a[4] = "abc", b[4] = "", c[4] = "";
+	assert_int_equal(d->ops->upload(d, b, a, 4), 0);
+	assert_int_equal(d->ops->download(d, c, b, 4), 0);
+	assert_string_equal(c, "abc");
+	dev_free(d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(automatic), KT_TESTS(memory)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
