@@ -160,6 +160,14 @@ static int tw_read(struct source *src, int partition, int64_t offset, const int6
 		ret->offset = s->low[partition];
 		return SOURCE_E_GAP;
 	}
+	int64_t high = s->low[partition];
+	for (int i = 0; i < s->visible; i++)
+		if (s->v[i].partition == partition)
+			high = s->v[i].offset + 1;
+	if (offset > high) { /* beyond the end: the log is another one */
+		ret->offset = s->low[partition];
+		return SOURCE_E_GAP;
+	}
 	for (int i = 0; i < s->visible; i++)
 		if (s->v[i].partition == partition && s->v[i].offset >= offset) {
 			*ret = (struct source_msg){.offset = s->v[i].offset, .data = s->v[i].blob.data, .len = s->v[i].blob.len};
