@@ -21,8 +21,7 @@
 static const double gate_stakes[] = {0.3, 0.6, 0.9};
 enum { GATE_N_STAKES = sizeof gate_stakes / sizeof *gate_stakes };
 
-/* log of the capital won against "the mean is at most m" */
-static double gate_log_capital(const double *x, int n, double m)
+double gate_evidence(const double *x, int n, double m)
 {
 	double best = -HUGE_VAL, log_of[GATE_N_STAKES], sum = 0;
 
@@ -46,7 +45,7 @@ double gate_lower(const double *x, int n, double alpha)
 	for (int i = 0; i < 50; i++) {
 		double m = lo + (hi - lo) / 2;
 
-		if (gate_log_capital(x, n, m) >= need)
+		if (gate_evidence(x, n, m) >= need)
 			lo = m;
 		else
 			hi = m;

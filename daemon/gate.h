@@ -43,6 +43,9 @@ struct gate_verdict {
 	char reason[160]; /* one sentence */
 };
 
+/* Evidence against "the mean is at most m": log of the capital a bet on it has won.
+ * At log(1 / alpha) it is doubted away. */
+double gate_evidence(const double *x, int n, double m);
 /* A bound from below on the mean of n numbers within [-1, 1], valid at all n at once
  * with probability 1 - alpha. n 0: -1. */
 double gate_lower(const double *x, int n, double alpha);

@@ -402,7 +402,7 @@ static void ro_on_server(struct rollout *r, const struct ro_event *ev, struct ro
 		}
 	} else if (ev->by_operator && ev->generation >= r->s.generation && (v || !ev->version)) {
 		ro_adopt_override(r, ev, a);
-	} else if (v && v->state == VS_GATED && ev->by_daemon && ev->generation > r->s.generation) {
+	} else if (v && v->state == VS_GATED && !r->s.pin && ev->by_daemon && ev->generation > r->s.generation) {
 		ro_went_live(r, ev->version, ev, a); /* we died between its answer and our journal */
 	} else if (v && v->state != VS_QUARANTINED && !r->s.live && !r->s.generation && ev->generation) {
 		ro_set_live(r, ev->version); /* our state was lost; the server's word is all there is */

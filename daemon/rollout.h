@@ -38,7 +38,7 @@ struct ro_op {
 	enum ro_why why;
 	uint32_t id, version;
 	uint32_t to, left; /* WHY_BACK: where it goes in the end, what it leaves */
-	bool tried_load;   /* WHY_BACK */
+	bool tried_load, cancelled; /* WHY_BACK: has loaded; has stopped another operation */
 };
 
 struct ro_eval {

@@ -47,7 +47,8 @@ void ro_on_rollback(struct rollout *r, const struct ro_event *ev, struct ro_acti
 		return; /* one is on its way; both callers get its answer */
 	if (r->op.phase != RO_IDLE && r->op.why == RO_WHY_OPERATOR)
 		ro_answer(a, RO_PROMOTE, "io.redraft.Busy", "cancelled by a rollback");
-	if (r->op.phase != RO_IDLE)
+	r->op.cancelled = r->op.phase != RO_IDLE;
+	if (r->op.cancelled)
 		ro_say(a, "rollback: the switch to version %u is cancelled", r->op.version);
 	r->op.why = RO_WHY_BACK;
 	r->op.left = r->s.live;
@@ -79,11 +80,15 @@ static void ro_back_done(struct rollout *r, const struct ro_event *ev, bool reac
 	}
 	if (left)
 		ro_verdict(a, left, "quarantined", "rolled back by an operator");
-	ro_drop_pending(r, a, "made from a version that was rolled back");
+	if (left || r->op.cancelled)
+		ro_drop_pending(r, a, left ? "made from a version that was rolled back" : "cancelled by a rollback");
 	if (left)
 		ro_rebase(r, a, "rollback");
-	ro_say(a, "rolled back: version %u is live%s; version %u is quarantined", to,
-	       reached ? "" : " as soon as the server is back", left);
+	if (left)
+		ro_say(a, "rolled back from version %u, quarantined, to version %u%s%s", left, to, to ? "" : " (no draft)",
+		       reached ? "" : "; the server starts from here");
+	else
+		ro_say(a, "rollback: no version was live");
 	ro_do(a, RO_DO_SAVE, 0);
 	if (!reached && ev->result == RO_HUNG) {
 		ro_answer(a, RO_ROLLBACK, "io.redraft.ServerAbsent",

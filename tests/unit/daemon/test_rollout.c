@@ -1,0 +1,674 @@
+/* The rollout function, three ways:
+ *  - every sequence of events up to a depth, from several starts, against what must
+ *    always hold (one live version, nothing quarantined serves, pins are kept, a
+ *    rollback is never refused, stale answers change nothing);
+ *  - long random walks with a fixed seed, against the same;
+ *  - the table of daemon/README.md as named scenarios.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "daemon/rollout.h"
+
+static const struct rollout_rules rules = {.interval_us = 100, .max_wait_us = 50, .retry_us = 10, .rejects_to_rebase = 3};
+static struct ro_actions acts;
+
+/* ---- driving ---- */
+
+static void start(struct rollout *r)
+{
+	struct store_state s = {.next_number = 1};
+
+	rollout_init(r, &s, &rules, 0);
+}
+
+static uint64_t now = 1;
+
+static void apply(struct rollout *r, struct ro_event ev)
+{
+	ev.now_us = now;
+	assert_int_equal(rollout_apply(r, &ev, &acts), 0);
+}
+#define EV(r, ...) apply(r, (struct ro_event){__VA_ARGS__})
+
+static const struct ro_action *find(enum ro_action_kind kind)
+{
+	for (int i = 0; i < acts.n; i++)
+		if (acts.a[i].kind == kind)
+			return &acts.a[i];
+	return NULL;
+}
+
+static const struct ro_action *verdict_of(uint32_t version)
+{
+	for (int i = 0; i < acts.n; i++)
+		if (acts.a[i].kind == RO_DO_VERDICT && acts.a[i].version == version)
+			return &acts.a[i];
+	return NULL;
+}
+
+static enum version_state state_of(const struct rollout *r, uint32_t n)
+{
+	const struct version_entry *v = rollout_find(r, n);
+
+	assert_non_null(v);
+	return v->state;
+}
+
+/* Bring version n (the next) live along the plain way; the server is at `generation`. */
+static void go_live(struct rollout *r, uint64_t generation)
+{
+	uint32_t n = r->s.next_number;
+
+	now += 1000; /* past any interval */
+	EV(r, .kind = RO_SUBMITTED, .version = n, .parent = r->s.live);
+	assert_non_null(find(RO_DO_EVALUATE));
+	EV(r, .kind = RO_EVALUATED, .id = r->eval.id, .result = RO_OK, .text = "better");
+	assert_non_null(find(RO_DO_LOAD));
+	EV(r, .kind = RO_LOADED, .id = r->op.id, .version = n, .result = RO_OK);
+	assert_non_null(find(RO_DO_ACTIVATE));
+	EV(r, .kind = RO_ACTIVATED, .id = r->op.id, .result = RO_OK, .generation = generation);
+	assert_int_equal(r->s.live, n);
+}
+
+static void up(struct rollout *r)
+{
+	EV(r, .kind = RO_SERVER);
+	EV(r, .kind = RO_LEARNER);
+}
+
+/* ---- what always holds ---- */
+
+static void check(const struct rollout *r, const struct rollout *before, const struct ro_event *ev)
+{
+	int n_live = 0, n_previous = 0, n_candidates = 0, n_gated = 0;
+	bool answered = false;
+
+	for (int i = 0; i < r->s.n_versions; i++) {
+		const struct version_entry *v = &r->s.versions[i];
+
+		assert_true(i == 0 || v->number > r->s.versions[i - 1].number);
+		assert_true(v->number < r->s.next_number);
+		n_live += v->state == VS_LIVE;
+		n_previous += v->state == VS_PREVIOUS;
+		n_candidates += v->state == VS_CANDIDATE;
+		n_gated += v->state == VS_GATED;
+	}
+	assert_true(n_live == (r->s.live != 0) && n_previous == (r->s.previous != 0));
+	assert_true(n_candidates <= 1 && n_gated <= 1);
+	if (r->s.live)
+		assert_int_equal(state_of(r, r->s.live), VS_LIVE);
+	if (r->s.previous)
+		assert_int_equal(state_of(r, r->s.previous), VS_PREVIOUS);
+	if (r->s.pin && r->s.pin != r->s.live)
+		fail_msg("event %d: pinned %u, live %u", ev->kind, r->s.pin, r->s.live);
+	for (int i = 0; i < acts.n; i++) {
+		const struct ro_action *x = &acts.a[i];
+
+		if (x->kind == RO_DO_LOAD || x->kind == RO_DO_ACTIVATE) {
+			assert_true(r->op.phase == (x->kind == RO_DO_LOAD ? RO_LOADING : RO_ACTIVATING));
+			assert_int_equal(x->id, r->op.id);
+			assert_true(!x->version || state_of(r, x->version) != VS_QUARANTINED);
+		}
+		if (x->kind == RO_DO_ANSWER && x->verb == RO_ROLLBACK) {
+			answered = true;
+			assert_true(!x->error || strcmp(x->error, "io.redraft.Busy"));
+		}
+	}
+	if (ev->kind == RO_ROLLBACK) /* taken, whatever else is going on */
+		assert_true(answered || (r->op.phase != RO_IDLE && r->op.why == RO_WHY_BACK));
+	if (before->s.pin && before->s.pin == r->s.pin) /* nothing but an operator moves a pinned live */
+		assert_int_equal(before->s.live, r->s.live);
+	assert_true(acts.n < RO_MAX_ACTIONS);
+}
+
+enum { N_MOVES = 28 };
+
+/* The i-th possible move in state r; answers fit what is out, or are stale. */
+static struct ro_event move(const struct rollout *r, int i)
+{
+	uint32_t op = r->op.id, eval = r->eval.id, last = r->s.next_number - 1;
+	uint64_t gen = r->serve_generation + 1;
+
+	switch (i) {
+	case 0: return (struct ro_event){.kind = RO_SUBMITTED, .version = r->s.next_number, .parent = r->s.live};
+	case 1: return (struct ro_event){.kind = RO_EVALUATED, .id = eval, .result = RO_OK, .text = "x"};
+	case 2: return (struct ro_event){.kind = RO_EVALUATED, .id = eval, .result = RO_BAD, .text = "x"};
+	case 3: return (struct ro_event){.kind = RO_EVALUATED, .id = eval, .result = RO_LATER, .text = "x"};
+	case 4: return (struct ro_event){.kind = RO_EVALUATED, .id = eval - 1, .result = RO_OK};
+	case 5: return (struct ro_event){.kind = RO_LOADED, .id = op, .version = r->op.version, .result = RO_OK};
+	case 6: return (struct ro_event){.kind = RO_LOADED, .id = op, .version = r->op.version, .result = RO_MISMATCH};
+	case 7: return (struct ro_event){.kind = RO_LOADED, .id = op, .version = r->op.version, .result = RO_BAD};
+	case 8: return (struct ro_event){.kind = RO_LOADED, .id = op, .version = r->op.version, .result = RO_LATER};
+	case 9: return (struct ro_event){.kind = RO_LOADED, .id = op, .version = r->op.version, .result = RO_NOBODY};
+	case 10: return (struct ro_event){.kind = RO_LOADED, .id = op - 1, .version = last, .result = RO_OK};
+	case 11: return (struct ro_event){.kind = RO_ACTIVATED, .id = op, .result = RO_OK, .generation = gen};
+	case 12: return (struct ro_event){.kind = RO_ACTIVATED, .id = op, .result = RO_BAD};
+	case 13: return (struct ro_event){.kind = RO_ACTIVATED, .id = op, .result = RO_GENERATION};
+	case 14: return (struct ro_event){.kind = RO_ACTIVATED, .id = op, .result = RO_NOBODY};
+	case 15: return (struct ro_event){.kind = RO_ACTIVATED, .id = op, .result = RO_HUNG};
+	case 16: return (struct ro_event){.kind = RO_ACTIVATED, .id = op - 1, .result = RO_OK, .generation = gen};
+	case 17: return (struct ro_event){.kind = RO_TICK};
+	case 18: return (struct ro_event){.kind = RO_SERVER, .version = r->s.live, .generation = r->s.generation};
+	case 19: return (struct ro_event){.kind = RO_SERVER, .version = r->s.previous, .generation = gen, .by_operator = true};
+	case 20: return (struct ro_event){.kind = RO_SERVER, .version = last, .generation = gen, .by_daemon = true};
+	case 21: return (struct ro_event){.kind = RO_SERVER_GONE};
+	case 22: return (struct ro_event){.kind = RO_LEARNER};
+	case 23: return (struct ro_event){.kind = RO_LEARNER_GONE};
+	case 24: return (struct ro_event){.kind = RO_PROMOTE, .version = last, .expected = -1};
+	case 25: return (struct ro_event){.kind = RO_ROLLBACK};
+	case 26: return (struct ro_event){.kind = RO_PIN};
+	default: return (struct ro_event){.kind = RO_UNPIN};
+	}
+}
+
+static void copy(struct rollout *dst, const struct rollout *src)
+{
+	*dst = *src;
+	assert_int_equal(store_state_copy(&dst->s, &src->s), 0);
+}
+
+static unsigned long tried;
+
+static void explore(const struct rollout *r, int depth)
+{
+	for (int i = 0; depth && i < N_MOVES; i++) {
+		struct rollout next;
+		struct ro_event ev = move(r, i);
+
+		copy(&next, r);
+		ev.now_us = now;
+		assert_int_equal(rollout_apply(&next, &ev, &acts), 0);
+		check(&next, r, &ev);
+		tried++;
+		now += 60;
+		explore(&next, depth - 1);
+		now -= 60;
+		rollout_done(&next);
+	}
+}
+
+static void every_short_sequence(void **state)
+{
+	struct rollout r;
+	int depth = 4;
+
+	(void)state;
+	tried = 0;
+	start(&r);
+	explore(&r, depth);
+	up(&r);
+	explore(&r, depth);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	explore(&r, depth); /* live 2, previous 1 */
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	explore(&r, depth); /* gated, waiting for its turn */
+	now += 1000;
+	EV(&r, .kind = RO_TICK);
+	assert_int_equal(r.op.phase, RO_LOADING);
+	explore(&r, depth);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	assert_int_equal(r.op.phase, RO_ACTIVATING);
+	explore(&r, depth);
+	EV(&r, .kind = RO_ROLLBACK);
+	assert_int_equal(r.op.why, RO_WHY_BACK);
+	explore(&r, depth);
+	rollout_done(&r);
+	print_message("%lu steps\n", tried);
+	assert_true(tried > 3000000);
+}
+
+static void random_walks(void **state)
+{
+	uint64_t seed = 20260131;
+	unsigned long promoted = 0, rolled = 0;
+
+	(void)state;
+	print_message("seed %llu\n", (unsigned long long)seed);
+	for (int walk = 0; walk < 2000; walk++) {
+		struct rollout r, before;
+
+		start(&r);
+		now = 1;
+		for (int i = 0; i < 300; i++) {
+			struct ro_event ev;
+
+			seed = seed * 6364136223846793005u + 1442695040888963407u;
+			ev = move(&r, (int)((seed >> 33) % N_MOVES));
+			ev.now_us = now += (seed >> 20) % 40;
+			ev.random = (uint32_t)(seed >> 7);
+			copy(&before, &r);
+			assert_int_equal(rollout_apply(&r, &ev, &acts), 0);
+			check(&r, &before, &ev);
+			promoted += r.s.live > before.s.live;
+			rolled += before.s.live && r.s.live < before.s.live;
+			rollout_done(&before);
+		}
+		rollout_done(&r);
+	}
+	print_message("%lu times forward, %lu back\n", promoted, rolled);
+	assert_true(promoted > 1000 && rolled > 1000); /* the walks go somewhere */
+}
+
+/* ---- scenarios ---- */
+
+static void plain_way(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	EV(&r, .kind = RO_SUBMITTED, .version = 1);
+	assert_int_equal(r.s.base, 1);
+	assert_int_equal(find(RO_DO_EVALUATE)->against, 0);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "pays");
+	assert_int_equal(find(RO_DO_LOAD)->version, 1);
+	assert_null(verdict_of(1)); /* told when it is live */
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_OK);
+	assert_false(find(RO_DO_ACTIVATE)->all);
+	assert_true(find(RO_DO_ACTIVATE)->checked);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 7);
+	assert_string_equal(verdict_of(1)->verdict, "accepted");
+	assert_int_equal(r.s.generation, 7);
+	assert_non_null(find(RO_DO_SAVE));
+	rollout_done(&r);
+}
+
+static void the_interval_holds(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	assert_null(find(RO_DO_LOAD));
+	assert_string_equal(verdict_of(2)->verdict, "accepted"); /* it waits, the learner need not */
+	now += 90; /* 95 to 105 with jitter */
+	EV(&r, .kind = RO_TICK);
+	assert_null(find(RO_DO_LOAD));
+	now += 16;
+	EV(&r, .kind = RO_TICK);
+	assert_int_equal(find(RO_DO_LOAD)->version, 2);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 2, .result = RO_OK);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 2);
+	assert_null(verdict_of(2)); /* once */
+	assert_int_equal(state_of(&r, 1), VS_PREVIOUS);
+	rollout_done(&r);
+}
+
+static void undecided_then_superseded(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	EV(&r, .kind = RO_SUBMITTED, .version = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_LATER, .text = "few");
+	assert_int_equal(state_of(&r, 1), VS_CANDIDATE);
+	assert_null(find(RO_DO_EVALUATE));
+	now += 11;
+	EV(&r, .kind = RO_TICK);
+	assert_non_null(find(RO_DO_EVALUATE));
+	now += 60;
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_LATER, .text = "few");
+	assert_int_equal(state_of(&r, 1), VS_REJECTED);
+	assert_string_equal(verdict_of(1)->verdict, "superseded");
+	rollout_done(&r);
+}
+
+static void three_rejections_rebase(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	for (int i = 0; i < 3; i++) {
+		EV(&r, .kind = RO_SUBMITTED, .version = r.s.next_number, .parent = 1);
+		EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_BAD, .text = "worse");
+		assert_true((find(RO_DO_REBASE) != NULL) == (i == 2));
+	}
+	assert_int_equal(find(RO_DO_REBASE)->version, 1);
+	rollout_done(&r);
+}
+
+static void live_changed_meanwhile(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+	EV(&r, .kind = RO_PROMOTE, .version = 1, .expected = -1);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_OK);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	assert_int_equal(r.s.live, 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better than 2");
+	assert_int_equal(state_of(&r, 3), VS_CANDIDATE);
+	assert_int_equal(find(RO_DO_EVALUATE)->against, 1);
+	rollout_done(&r);
+}
+
+static void wrong_weights_are_rejected(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	EV(&r, .kind = RO_SUBMITTED, .version = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "pays");
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_MISMATCH, .text = "other weights");
+	assert_int_equal(find(RO_DO_UNLOAD)->version, 1);
+	assert_string_equal(verdict_of(1)->verdict, "rejected");
+	assert_int_equal(r.s.live, 0);
+	assert_null(find(RO_DO_LOAD));
+	rollout_done(&r);
+}
+
+/* back, further back, then no draft; each time what is left is quarantined */
+static void rollback_goes_down(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	go_live(&r, 3);
+	for (uint32_t left = 3; left > 0; left--) {
+		EV(&r, .kind = RO_ROLLBACK);
+		assert_int_equal(find(RO_DO_ACTIVATE)->version, left - 1);
+		assert_true(find(RO_DO_ACTIVATE)->all);
+		assert_false(find(RO_DO_ACTIVATE)->checked);
+		EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 10 - left);
+		assert_int_equal(r.s.live, left - 1);
+		assert_int_equal(state_of(&r, left), VS_QUARANTINED);
+		assert_string_equal(verdict_of(left)->verdict, "quarantined");
+		assert_int_equal(find(RO_DO_ANSWER)->version, left);
+		assert_null(find(RO_DO_ANSWER)->error);
+		if (left > 1)
+			assert_int_equal(find(RO_DO_REBASE)->version, left - 1);
+	}
+	EV(&r, .kind = RO_ROLLBACK); /* nothing left: done, nothing quarantined */
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 10);
+	assert_null(find(RO_DO_ANSWER)->error);
+	assert_int_equal(find(RO_DO_ANSWER)->version, 0);
+	EV(&r, .kind = RO_PROMOTE, .version = 3, .expected = -1);
+	assert_string_equal(find(RO_DO_ANSWER)->error, "io.redraft.BadVersion");
+	rollout_done(&r);
+}
+
+static void rollback_cancels_a_load(void **state)
+{
+	struct rollout r;
+	uint32_t load;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	now += 1000;
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	load = find(RO_DO_LOAD)->id;
+	EV(&r, .kind = RO_ROLLBACK);
+	assert_int_equal(find(RO_DO_ACTIVATE)->version, 1);
+	EV(&r, .kind = RO_LOADED, .id = load, .version = 3, .result = RO_OK); /* late */
+	assert_int_equal(find(RO_DO_UNLOAD)->version, 3);
+	assert_null(find(RO_DO_ACTIVATE));
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	assert_int_equal(r.s.live, 1);
+	assert_int_equal(state_of(&r, 3), VS_REJECTED); /* a child of what was left */
+	assert_string_equal(verdict_of(3)->verdict, "superseded");
+	now += 100000;
+	EV(&r, .kind = RO_TICK);
+	assert_null(find(RO_DO_LOAD));
+	rollout_done(&r);
+}
+
+static void rollback_cancels_an_operator(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	EV(&r, .kind = RO_PROMOTE, .version = 1, .expected = -1);
+	EV(&r, .kind = RO_ROLLBACK);
+	assert_int_equal(find(RO_DO_ANSWER)->verb, RO_PROMOTE);
+	assert_string_equal(find(RO_DO_ANSWER)->error, "io.redraft.Busy");
+	EV(&r, .kind = RO_ROLLBACK); /* impatient: the same rollback */
+	assert_null(find(RO_DO_ACTIVATE));
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	assert_int_equal(r.s.live, 1);
+	rollout_done(&r);
+}
+
+/* not resident: load it; that fails too: no draft at all, then it is looked for below */
+static void rollback_finds_a_way(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	EV(&r, .kind = RO_ROLLBACK);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_BAD, .text = "not loaded");
+	assert_int_equal(find(RO_DO_LOAD)->version, 1);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_MISMATCH, .text = "damaged");
+	assert_int_equal(find(RO_DO_ACTIVATE)->version, 0);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	assert_null(find(RO_DO_ANSWER)->error);
+	assert_int_equal(find(RO_DO_LOAD)->version, 1); /* once more, off the hurry */
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_MISMATCH, .text = "damaged");
+	assert_int_equal(state_of(&r, 1), VS_QUARANTINED);
+	assert_int_equal(r.s.live, 0);
+	assert_int_equal(r.serve_live, 0);
+	rollout_done(&r);
+}
+
+static void rollback_without_server(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	EV(&r, .kind = RO_SERVER_GONE);
+	EV(&r, .kind = RO_ROLLBACK);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_NOBODY);
+	assert_int_equal(r.s.live, 1);
+	assert_null(find(RO_DO_ANSWER)->error);
+	assert_int_equal(r.s.generation, 3);
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 3); /* it started from the state */
+	assert_null(find(RO_DO_LOAD));
+	EV(&r, .kind = RO_SERVER, .version = 2, .generation = 2); /* one that was only cut off is moved */
+	assert_int_equal(find(RO_DO_LOAD)->version, 1);
+	rollout_done(&r);
+}
+
+static void pin_holds_and_unpin_frees(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	EV(&r, .kind = RO_PIN);
+	assert_string_equal(find(RO_DO_ANSWER)->error, "io.redraft.BadVersion");
+	go_live(&r, 1);
+	now += 1000;
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	assert_int_equal(r.op.phase, RO_LOADING);
+	EV(&r, .kind = RO_PIN);
+	assert_null(find(RO_DO_ANSWER)->error);
+	assert_int_equal(r.op.phase, RO_IDLE); /* the load was for nothing */
+	now += 1000;
+	EV(&r, .kind = RO_TICK);
+	assert_null(find(RO_DO_LOAD));
+	EV(&r, .kind = RO_PROMOTE, .version = 2, .expected = -1);
+	assert_string_equal(find(RO_DO_ANSWER)->error, "io.redraft.BadVersion");
+	EV(&r, .kind = RO_UNPIN);
+	assert_int_equal(find(RO_DO_LOAD)->version, 2);
+	rollout_done(&r);
+}
+
+static void promote_is_checked(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	EV(&r, .kind = RO_PROMOTE, .version = 9, .expected = -1);
+	assert_string_equal(find(RO_DO_ANSWER)->error, "io.redraft.BadVersion");
+	up(&r);
+	go_live(&r, 5);
+	EV(&r, .kind = RO_PROMOTE, .version = 1, .expected = 4);
+	assert_string_equal(find(RO_DO_ANSWER)->error, "io.redraft.GenerationMismatch");
+	EV(&r, .kind = RO_PROMOTE, .version = 1, .expected = 5);
+	assert_null(find(RO_DO_ANSWER)->error);
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	EV(&r, .kind = RO_SERVER_GONE);
+	EV(&r, .kind = RO_PROMOTE, .version = 2, .expected = -1);
+	assert_string_equal(find(RO_DO_ANSWER)->error, "io.redraft.ServerAbsent");
+	rollout_done(&r);
+}
+
+static void an_override_is_adopted(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 2, .by_operator = true); /* equal generation: theirs wins */
+	assert_int_equal(r.s.live, 1);
+	assert_int_equal(state_of(&r, 2), VS_QUARANTINED);
+	assert_true(r.s.hold);
+	assert_int_equal(find(RO_DO_REBASE)->version, 1);
+	assert_string_equal(verdict_of(2)->verdict, "quarantined");
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	now += 1000;
+	EV(&r, .kind = RO_TICK);
+	assert_null(find(RO_DO_LOAD)); /* held */
+	EV(&r, .kind = RO_UNPIN);
+	assert_int_equal(find(RO_DO_LOAD)->version, 3);
+	rollout_done(&r);
+}
+
+static void our_own_switch_is_recognised(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	EV(&r, .kind = RO_SUBMITTED, .version = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "pays");
+	/* killed here, after Activate and before the journal; started again */
+	r.op.phase = RO_IDLE;
+	r.serve_up = false;
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 1, .by_daemon = true);
+	assert_int_equal(r.s.live, 1);
+	assert_int_equal(r.s.generation, 1);
+	assert_string_equal(verdict_of(1)->verdict, "accepted");
+	rollout_done(&r);
+}
+
+static void lost_server_is_brought_back(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	EV(&r, .kind = RO_SERVER_GONE);
+	EV(&r, .kind = RO_SERVER, .version = 0, .generation = 0);
+	assert_int_equal(find(RO_DO_LOAD)->version, 1);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_OK);
+	assert_false(find(RO_DO_ACTIVATE)->checked);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 1);
+	assert_int_equal(r.serve_live, 1);
+	assert_null(verdict_of(1));
+	rollout_done(&r);
+}
+
+static void newer_candidate_wins(void **state)
+{
+	struct rollout r;
+	uint32_t old;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	old = r.eval.id;
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 1);
+	assert_string_equal(verdict_of(2)->verdict, "superseded");
+	EV(&r, .kind = RO_EVALUATED, .id = old, .result = RO_OK, .text = "about 2");
+	assert_int_equal(state_of(&r, 3), VS_CANDIDATE);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "about 3");
+	assert_int_equal(state_of(&r, 3), VS_GATED);
+	rollout_done(&r);
+}
+
+static void learner_that_missed_it_is_told(void **state)
+{
+	struct store_state s = {.next_number = 2, .n_versions = 1};
+	struct rollout r;
+
+	(void)state;
+	s.versions = calloc(1, sizeof *s.versions);
+	s.versions[0] = (struct version_entry){.number = 1, .state = VS_QUARANTINED, .reason = "why"};
+	rollout_init(&r, &s, &rules, 0);
+	EV(&r, .kind = RO_LEARNER);
+	assert_string_equal(verdict_of(1)->verdict, "quarantined");
+	EV(&r, .kind = RO_LEARNER);
+	assert_null(verdict_of(1));
+	rollout_done(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(plain_way), cmocka_unit_test(the_interval_holds), cmocka_unit_test(undecided_then_superseded),
+		cmocka_unit_test(three_rejections_rebase), cmocka_unit_test(live_changed_meanwhile),
+		cmocka_unit_test(wrong_weights_are_rejected), cmocka_unit_test(rollback_goes_down),
+		cmocka_unit_test(rollback_cancels_a_load), cmocka_unit_test(rollback_cancels_an_operator),
+		cmocka_unit_test(rollback_finds_a_way), cmocka_unit_test(rollback_without_server),
+		cmocka_unit_test(pin_holds_and_unpin_frees), cmocka_unit_test(promote_is_checked),
+		cmocka_unit_test(an_override_is_adopted), cmocka_unit_test(our_own_switch_is_recognised),
+		cmocka_unit_test(lost_server_is_brought_back), cmocka_unit_test(newer_candidate_wins),
+		cmocka_unit_test(learner_that_missed_it_is_told), cmocka_unit_test(every_short_sequence),
+		cmocka_unit_test(random_walks),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
