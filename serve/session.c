@@ -83,6 +83,7 @@ void session_account(struct session *s, uint32_t version, int k, int proposed, i
 {
 	struct round_record *p = session_part(s, version, k);
 	p->tokens += (uint32_t)n;
+	p->k = k > p->k ? k : p->k; /* it may be changed under way; the counts must fit */
 	if (!s->emitted_us) { /* the prompt's own token: no decoding round */
 		p->ttft_ms = (double)(now - s->born_us) / 1e3;
 		p->prompt_tokens = (uint32_t)s->n_prompt;

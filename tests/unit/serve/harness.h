@@ -51,7 +51,7 @@ static void job_done(void *arg, enum finish why, const struct request_stats *s, 
 	pthread_mutex_unlock(&job_lock);
 }
 
-static int job_submit(struct engine *g, struct job *j)
+static inline int job_submit(struct engine *g, struct job *j)
 {
 	struct engine_request r = {.prompt = j->prompt, .n_prompt = j->n_prompt, .max_tokens = j->max_tokens, .sampling = j->how,
 				   .ignore_eos = j->ignore_eos, .no_draft = j->no_draft, .request_id = "r", .conversation = "c",
@@ -61,7 +61,7 @@ static int job_submit(struct engine *g, struct job *j)
 	return engine_submit(g, &r, &j->handle);
 }
 
-static void job_wait(struct job *j)
+static inline void job_wait(struct job *j)
 {
 	pthread_mutex_lock(&job_lock);
 	while (!atomic_load(&j->done))
