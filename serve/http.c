@@ -110,6 +110,7 @@ static void on_request(struct evhttp_request *ev, void *arg)
 	evhttp_connection_set_closecb(r->conn, on_close, r);
 	bufferevent_getcb(request_bev(r), &read_cb, &write_cb, &event_cb, &cb_arg);
 	bufferevent_setcb(request_bev(r), NULL, write_cb, event_cb, cb_arg);
+	(void)bufferevent_enable(request_bev(r), EV_READ); /* off after a body; it is how we hear of a hang-up */
 	set_timeouts(r, false);
 	h->o.handle(h->o.ctx, r);
 }
@@ -294,6 +295,12 @@ void http_reply(struct http_request *r, int status, const char *type, const void
 	release(r);
 	if (type)
 		http_set_header(r, "Content-Type", type);
+	if (evhttp_request_get_command(r->ev) == EVHTTP_REQ_HEAD) { /* the size of the body, and no body */
+		char size[24];
+		(void)snprintf(size, sizeof size, "%zu", len);
+		http_set_header(r, "Content-Length", size);
+		len = 0;
+	}
 	if (b && len > 0 && evbuffer_add(b, body, len) < 0) {
 		evbuffer_free(b);
 		b = NULL;

@@ -147,9 +147,10 @@ static int open_model(struct serve *s, struct errtext *e)
 		return errtext_set(e, r, "this CPU lacks what isa %s needs; use auto", dev_isa_name((enum dev_isa)s->conf.isa));
 	if (r < 0)
 		return errtext_set(e, r, "the compute device cannot be opened: %s", strerror(-r));
-	r = target_open(s->dev, s->conf.model, DT_BF16, (int)s->conf.max_context, &s->target, e);
+	r = target_open(s->dev, s->conf.model, DT_BF16, (int)s->conf.max_context, &s->target, &why);
 	if (r < 0)
-		return r;
+		return strstr(why.text, s->conf.model) ? errtext_set(e, r, "%s", why.text) :
+							errtext_set(e, r, "model %.100s: %.140s", s->conf.model, why.text);
 	name_model(s);
 	log_info("model %s: %d blocks, width %d, vocabulary %d, fingerprint %.12s, %d threads (%s), opened in %.1f s", s->model_name,
 		 s->target->cfg.n_layer, s->target->cfg.H, s->target->cfg.V, s->target->fp, threads, dev_isa_name(s->dev->isa),

@@ -1,0 +1,210 @@
+/* The tokenizer equals Hugging Face `tokenizers` on the committed vectors: on the toy
+ * model's vocabulary always, on SmolLM2's where REDRAFT_MODEL names the file. Then what
+ * vectors do not show: text that spells a control token stays text unless asked, decoding
+ * gives back what was encoded, invalid UTF-8 is refused, long words are not quadratic, and the
+ * hash depends on the vocabulary.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "daemon/base/clock.h"
+#include "serve/pretokenize.h"
+#include "tests/unit/serve/vectors.h"
+
+static struct tokenizer *toy;
+
+static int setup(void **state)
+{
+	(void)state;
+	toy = toy_tokenizer();
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	toy = tokenizer_free(toy);
+	return 0;
+}
+
+static void check_vector(void *arg, const json_t *v)
+{
+	const json_t *text = json_object_get(v, "text"), *want = json_object_get(v, "ids");
+	uint32_t *ids;
+	size_t n;
+
+	assert_int_equal(0, tokenizer_encode(arg, json_string_value(text), json_string_length(text), json_is_true(json_object_get(v, "special")),
+					     &ids, &n));
+	if (n != json_array_size(want))
+		fail_msg("%zu ids, expected %zu, for: %s", n, json_array_size(want), json_string_value(text));
+	for (size_t i = 0; i < n; i++)
+		if ((json_int_t)ids[i] != json_integer_value(json_array_get(want, i)))
+			fail_msg("id %zu is %u, expected %lld, for: %s", i, ids[i], (long long)json_integer_value(json_array_get(want, i)),
+				 json_string_value(text));
+	free(ids);
+}
+
+static void test_toy_vectors(void **state)
+{
+	(void)state;
+	assert_true(vectors_each("tests/reference/tokenizer/toy.jsonl", check_vector, toy) >= 100);
+}
+
+static void test_smollm2_vectors(void **state)
+{
+	const char *path = getenv("REDRAFT_MODEL");
+	struct tokenizer *t;
+
+	(void)state;
+	if (!path) {
+		print_message("skipped: REDRAFT_MODEL is not set\n");
+		skip();
+	}
+	t = load_tokenizer(path);
+	assert_int_equal(49152, tokenizer_vocab(t));
+	assert_true(tokenizer_is_eog(t, 2) && tokenizer_is_eog(t, 0) && !tokenizer_is_eog(t, 1) && !tokenizer_is_eog(t, 100));
+	assert_true(vectors_each("tests/reference/tokenizer/smollm2.jsonl", check_vector, t) >= 300);
+	tokenizer_free(t);
+}
+
+static void encode(const char *text, size_t len, bool special, uint32_t **ids, size_t *n)
+{
+	assert_int_equal(0, tokenizer_encode(toy, text, len, special, ids, n));
+}
+
+static void test_control_text_is_text_unless_asked(void **state)
+{
+	static const char text[] = "<|im_end|>";
+	int64_t end = tokenizer_special(toy, text);
+	uint32_t *ids;
+	size_t n, len;
+
+	(void)state;
+	assert_true(end >= 0);
+	assert_int_equal(-1, tokenizer_special(toy, "the"));
+	encode(text, strlen(text), true, &ids, &n);
+	assert_int_equal(1, n);
+	assert_int_equal(end, ids[0]);
+	free(ids);
+	encode(text, strlen(text), false, &ids, &n);
+	assert_true(n > 1);
+	for (size_t i = 0; i < n; i++)
+		assert_int_not_equal(end, ids[i]);
+	free(ids);
+	assert_string_equal("", tokenizer_token(toy, (uint32_t)end, &len));
+	assert_int_equal(0, len);
+	assert_string_equal("", tokenizer_token(toy, UINT32_MAX, &len));
+}
+
+static void test_decoding_gives_back_the_text(void **state)
+{
+	static const char text[] = "Tab\t na\xc3\xafve \xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7 \xe4\xbd\xa0\xe5\xa5\xbd 123\r\n\r\n  x\xc2\xa0\xe2\x80\xa8y";
+	char out[256];
+	uint32_t *ids;
+	size_t n, at = 0;
+
+	(void)state;
+	encode(text, sizeof text - 1, false, &ids, &n);
+	for (size_t i = 0; i < n; i++) {
+		size_t len;
+		const char *p = tokenizer_token(toy, ids[i], &len);
+		memcpy(out + at, p, len);
+		at += len;
+	}
+	assert_int_equal(sizeof text - 1, at);
+	assert_memory_equal(text, out, at);
+	free(ids);
+}
+
+static void test_invalid_utf8_is_refused(void **state)
+{
+	static const char *const bad[] = {"\xff", "a\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe0\x80\x80", "\x80", "\xf8\x88\x80\x80\x80", "\xe2\x82"};
+	uint32_t *ids = NULL;
+	size_t n;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+		assert_int_equal(-EILSEQ, tokenizer_encode(toy, bad[i], strlen(bad[i]), true, &ids, &n));
+	assert_null(ids);
+	assert_true(utf8_valid((const uint8_t *)"\xf4\x8f\xbf\xbf\xef\xbf\xbf\xed\x9f\xbf", 10));
+	encode("", 0, true, &ids, &n);
+	assert_int_equal(0, n);
+	free(ids);
+}
+
+/* One word of n letters, the time in µs. */
+static uint64_t time_word(size_t n)
+{
+	char *text = malloc(n);
+	uint64_t start = clock_us();
+	uint32_t *ids;
+	size_t got;
+
+	for (size_t i = 0; i < n; i++)
+		text[i] = "ethanolism"[i * 7 % 10];
+	encode(text, n, true, &ids, &got);
+	start = clock_us() - start;
+	free(ids);
+	free(text);
+	return start;
+}
+
+static void test_a_long_word_is_not_quadratic(void **state)
+{
+	(void)state;
+	/* 1 MB; a quadratic merge would need hours, a heap well under a second */
+	assert_true(time_word(1 << 20) < 15000000);
+}
+
+static void test_short_and_long_path_agree(void **state)
+{
+	(void)state;
+	/* The cut between scanning and heap is at 32 symbols: all lengths around it give a text
+	 * whose tokens, decoded, are the text, and the longer starts as the shorter does for
+	 * repeated letters. The vectors hold the exact expectations; this watches the border. */
+	for (size_t n = 28; n < 40; n++) {
+		char text[64];
+		uint32_t *ids;
+		size_t got, bytes = 0;
+		memset(text, 'e', n);
+		encode(text, n, false, &ids, &got);
+		for (size_t i = 0; i < got; i++) {
+			size_t len;
+			(void)tokenizer_token(toy, ids[i], &len);
+			bytes += len;
+		}
+		assert_int_equal(n, bytes);
+		free(ids);
+	}
+}
+
+static void test_hash_is_of_the_contents(void **state)
+{
+	struct tokenizer *again = toy_tokenizer();
+	char a[65], b[65];
+
+	(void)state;
+	tokenizer_sha(toy, a);
+	tokenizer_sha(again, b);
+	assert_int_equal(64, strlen(a));
+	assert_string_equal(a, b);
+	tokenizer_free(again);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_toy_vectors),
+		cmocka_unit_test(test_smollm2_vectors),
+		cmocka_unit_test(test_control_text_is_text_unless_asked),
+		cmocka_unit_test(test_decoding_gives_back_the_text),
+		cmocka_unit_test(test_invalid_utf8_is_refused),
+		cmocka_unit_test(test_a_long_word_is_not_quadratic),
+		cmocka_unit_test(test_short_and_long_path_agree),
+		cmocka_unit_test(test_hash_is_of_the_contents),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
