@@ -70,6 +70,18 @@ void store_drop(const char *path)
 		return; /* busy or read-only: not worth failing anything */
 }
 
+/* Other processes get these paths and have other working folders. */
+static int store_absolute(struct store *s, struct errtext *e)
+{
+	char *real = realpath(s->path, NULL);
+	int r = real ? 0 : -errno;
+
+	if (real && snprintf(s->path, sizeof s->path, "%s", real) >= (int)sizeof s->path)
+		r = -ENAMETOOLONG;
+	free(real);
+	return r < 0 ? errtext_set(e, r, "store %.150s: %s", s->path, strerror(-r)) : 0;
+}
+
 /* A take that a crash interrupted: back to incoming, where its owner finds it. */
 static void store_give_back(struct store *s, const char *entry, struct store_found *found)
 {
@@ -243,9 +255,11 @@ int store_open(const char *path, struct store **ret, struct store_state *ret_sta
 	else
 		r = store_folders(s, e);
 	if (!r)
+		r = store_absolute(s, e);
+	if (!r)
 		r = store_lock(s, e);
 	if (!r) {
-		r = store_state_read(path, &st, e);
+		r = store_state_read(s->path, &st, e);
 		found.new_state = r == -ENOENT;
 		if (found.new_state)
 			r = 0;
