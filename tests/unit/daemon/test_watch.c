@@ -1,0 +1,190 @@
+/* The watcher: means by hand, domains and versions bounded, labels clean, records read
+ * from a broker that comes late, a broker that never comes.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include <librdkafka/rdkafka.h>
+#include <librdkafka/rdkafka_mock.h>
+#include "daemon/base/clock.h"
+#include "daemon/watch.h"
+#include "schemas/round.h"
+
+static struct round_record record(const char *domain, uint32_t version, uint32_t proposed, uint32_t a0, uint32_t a1)
+{
+	struct round_record r = {.version = version, .k = 2, .rounds = proposed + 1, .proposed = {proposed, proposed},
+				 .accepted = {a0, a1}, .tokens = 40, .last = true, .ttft_ms = 10};
+
+	snprintf(r.domain, sizeof r.domain, "%s", domain);
+	snprintf(r.target_fp, sizeof r.target_fp, "%064d", 1);
+	snprintf(r.producer, sizeof r.producer, "p");
+	snprintf(r.request, sizeof r.request, "r");
+	snprintf(r.conversation, sizeof r.conversation, "c");
+	return r;
+}
+
+static struct watch *off(void)
+{
+	struct watch *w = NULL;
+	struct errtext e;
+
+	assert_int_equal(watch_new(&(struct watch_options){.brokers = "", .topic = "t", .conf = ""}, &w, &e), 0);
+	return w;
+}
+
+static double number(const json_t *o, const char *domain, const char *version, const char *key)
+{
+	const json_t *d = json_object_get(o, domain);
+
+	d = version ? json_object_get(json_object_get(d, "versions"), version) : d;
+	return json_is_number(json_object_get(d, key)) ? json_number_value(json_object_get(d, key)) : NAN;
+}
+
+static void means(void **state)
+{
+	struct watch *w = off();
+	struct round_record a = record("tools", 3, 20, 10, 5), b = record("tools", 3, 10, 10, 10), none = record("tools", 4, 0, 0, 0);
+	double ema = 1.75 + (1 - exp(-10 / 200.0)) * (3.0 - 1.75);
+	json_t *j;
+
+	(void)state;
+	watch_take(w, &a); /* 1 + 15 / 20 */
+	watch_take(w, &b); /* 1 + 20 / 10 */
+	watch_take(w, &none);
+	j = watch_domains(w);
+	assert_true(fabs(number(j, "tools", "3", "recent") - (1 + 35 / 30.0)) < 1e-9);
+	assert_true(fabs(number(j, "tools", "3", "accept_length") - ema) < 1e-9);
+	assert_true(number(j, "tools", "3", "requests") == 2);
+	assert_true(number(j, "tools", "3", "rounds") == 32);
+	assert_true(isnan(number(j, "tools", "4", "accept_length"))); /* null, not a number made up */
+	assert_true(number(j, "tools", NULL, "requests") == 3);
+	json_decref(j);
+	watch_free(w);
+}
+
+static void bounded(void **state)
+{
+	struct watch *w = off();
+	struct buf b = BUF_INIT(0);
+	json_t *j;
+
+	(void)state;
+	for (uint32_t i = 0; i < 40; i++) {
+		char domain[32];
+		struct round_record r;
+
+		snprintf(domain, sizeof domain, "d%u", i);
+		r = record(domain, 1, 10, 5, 0);
+		watch_take(w, &r);
+	}
+	for (uint32_t v = 1; v <= 20; v++) {
+		struct round_record r = record("d0", v, 10, 5, 0);
+
+		watch_take(w, &r);
+	}
+	struct round_record odd = record("d1", 7, 10, 5, 0);
+	snprintf(odd.domain, sizeof odd.domain, "a\"b\n{}");
+	watch_take(w, &odd);
+	watch_take(w, &odd);
+	j = watch_domains(w);
+	assert_int_equal(json_object_size(j), 17);
+	assert_true(number(j, "other", NULL, "requests") == 26);
+	assert_int_equal(json_object_size(json_object_get(json_object_get(j, "d0"), "versions")), 8);
+	assert_true(number(j, "d0", "20", "requests") == 1);
+	assert_true(isnan(number(j, "d0", "12", "requests")));
+	json_decref(j);
+	assert_int_equal(watch_print(w, &b), 0);
+	assert_int_equal(buf_append(&b, "", 1), 0);
+	assert_non_null(strstr((char *)b.data, "redraft_accept_length{domain=\"d0\",version=\"20\"} 1.5\n"));
+	buf_done(&b);
+	watch_free(w);
+	w = off();
+	watch_take(w, &odd);
+	watch_take(w, &odd);
+	j = watch_domains(w);
+	assert_int_equal(json_object_size(j), 1);
+	assert_true(number(j, "a_b___", NULL, "requests") == 2);
+	json_decref(j);
+	watch_free(w);
+}
+
+static void an_absent_broker_is_no_matter(void **state)
+{
+	struct watch *w = NULL;
+	struct errtext e = {.text = ""};
+	uint64_t t0;
+	json_t *j;
+
+	(void)state;
+	assert_int_equal(watch_new(&(struct watch_options){.brokers = "127.0.0.1:1", .topic = "t", .conf = ""}, &w, &e), 0);
+	usleep(100000);
+	j = watch_domains(w);
+	assert_int_equal(json_object_size(j), 0);
+	json_decref(j);
+	t0 = clock_us();
+	watch_free(w);
+	assert_true(clock_us() - t0 < 5000000);
+	assert_int_equal(watch_new(&(struct watch_options){.brokers = "h:1", .topic = "t", .conf = "no.such=1"}, &w, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "no.such"));
+	assert_int_equal(watch_new(&(struct watch_options){.brokers = "h:1", .topic = "t", .conf = "x"}, &w, &e), -EINVAL);
+}
+
+static void reads_what_is_produced(void **state)
+{
+	char why[128], brokers[128];
+	struct watch *w = NULL;
+	struct errtext e;
+	struct buf b = BUF_INIT(0);
+	struct round_record r = record("code", 9, 10, 5, 0);
+	rd_kafka_conf_t *c = rd_kafka_conf_new();
+	rd_kafka_mock_cluster_t *mock;
+	rd_kafka_t *p;
+	json_t *j = NULL;
+
+	(void)state;
+	p = rd_kafka_new(RD_KAFKA_PRODUCER, c, why, sizeof why);
+	assert_non_null(p);
+	mock = rd_kafka_mock_cluster_new(p, 1);
+	snprintf(brokers, sizeof brokers, "%s", rd_kafka_mock_cluster_bootstraps(mock));
+	rd_kafka_mock_topic_create(mock, "rounds", 2, 1);
+	assert_int_equal(watch_new(&(struct watch_options){.brokers = brokers, .topic = "rounds", .conf = ""}, &w, &e), 0);
+	assert_int_equal(round_encode(&b, &r), 0);
+	rd_kafka_brokers_add(p, brokers);
+	for (int i = 0; i < 100; i++) { /* it reads from the end: say it until it has been heard */
+		rd_kafka_producev(p, RD_KAFKA_V_TOPIC("rounds"), RD_KAFKA_V_PARTITION(i % 2), RD_KAFKA_V_VALUE(b.data, b.len),
+				  RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_END);
+		rd_kafka_producev(p, RD_KAFKA_V_TOPIC("rounds"), RD_KAFKA_V_PARTITION(0), RD_KAFKA_V_VALUE((char *)(uintptr_t)"junk", 4),
+				  RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_END);
+		rd_kafka_flush(p, 1000);
+		usleep(50000);
+		j = watch_domains(w);
+		if (number(j, "code", "9", "requests") >= 2)
+			break;
+		json_decref(j);
+		j = NULL;
+	}
+	assert_non_null(j);
+	assert_true(fabs(number(j, "code", "9", "recent") - 1.5) < 1e-9);
+	json_decref(j);
+	buf_clear(&b);
+	assert_int_equal(watch_print(w, &b), 0);
+	assert_int_equal(buf_append(&b, "", 1), 0);
+	assert_null(strstr((char *)b.data, "redraft_bad_round_records_total 0\n"));
+	buf_done(&b);
+	watch_free(w);
+	rd_kafka_mock_cluster_destroy(mock);
+	rd_kafka_destroy(p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(means), cmocka_unit_test(bounded),
+					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(reads_what_is_produced)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
