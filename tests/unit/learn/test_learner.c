@@ -342,6 +342,41 @@ static void test_topic_anew(void **unused)
 	world_done(&w);
 }
 
+/* A copy that comes after a restart is known for one. */
+static void test_copy_after_restart(void **unused)
+{
+	struct world w;
+	char state[300];
+	struct dev *d = NULL;
+	struct errtext e = {""};
+	struct buf b = BUF_INIT(0);
+	int n;
+	(void)unused;
+	world_init(&w, 0);
+	(void)snprintf(state, sizeof state, "%s/s", w.dir);
+	struct tw_record q = {.request = "a", .domain = "code", .T = 12, .n_prompt = 6, .seed = 1, .seq = 41};
+	tw_encode(&q, &b);
+	tw_add(&w.src, 1, b.data, b.len);
+	tw_add(&w.src, 1, b.data, b.len);
+	w.src.visible = 1;
+	struct learner_options o = options(&w, state);
+	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
+	struct learner *l = open_ok(&o, d, &w, 0);
+	assert_int_equal(learner_consume(l, 64, &n, &e), 0);
+	assert_int_equal(learner_checkpoint(l, &e), 0);
+	learner_close(l);
+	l = open_ok(&o, d, &w, 0);
+	w.src.visible = 2;
+	assert_int_equal(learner_consume(l, 64, &n, &e), 0);
+	assert_int_equal(n, 1);
+	assert_int_equal(l->n.duplicates, 1);
+	assert_int_equal(l->n.rows, 12);
+	learner_close(l);
+	dev_free(d);
+	buf_done(&b);
+	world_done(&w);
+}
+
 /* What closes after a candidate is written is kept from training until the verdict, within its bounds. */
 static void test_held_out(void **unused)
 {
@@ -444,7 +479,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_killed), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
-		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_held_out), cmocka_unit_test(test_rebase),
+		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_held_out), cmocka_unit_test(test_rebase),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,13 +144,13 @@ struct tw_source {
 	int reads;
 };
 
-static int tw_partitions(struct source *s)
+static inline int tw_partitions(struct source *s)
 {
 	(void)s;
 	return TW_PARTS;
 }
 
-static int tw_read(struct source *src, int partition, int64_t offset, const int64_t *wanted, int n, int wait_ms, struct source_msg *ret)
+static inline int tw_read(struct source *src, int partition, int64_t offset, const int64_t *wanted, int n, int wait_ms, struct source_msg *ret)
 {
 	struct tw_source *s = (struct tw_source *)(void *)src;
 	(void)wanted, (void)n, (void)wait_ms;
@@ -176,30 +176,30 @@ static int tw_read(struct source *src, int partition, int64_t offset, const int6
 	return SOURCE_E_NONE;
 }
 
-static void tw_release(struct source *s, struct source_msg *m)
+static inline void tw_release(struct source *s, struct source_msg *m)
 {
 	(void)s, (void)m;
 }
 
-static const char *tw_cluster(struct source *s)
+static inline const char *tw_cluster(struct source *s)
 {
 	(void)s;
 	return "toy-cluster";
 }
 
-static int64_t tw_lag(struct source *s, int partition, int64_t offset)
+static inline int64_t tw_lag(struct source *s, int partition, int64_t offset)
 {
 	(void)s, (void)partition, (void)offset;
 	return -1;
 }
 
-static const char *tw_trouble(struct source *s)
+static inline const char *tw_trouble(struct source *s)
 {
 	(void)s;
 	return "";
 }
 
-static void tw_add(struct tw_source *s, int partition, const void *blob, size_t len)
+static inline void tw_add(struct tw_source *s, int partition, const void *blob, size_t len)
 {
 	int64_t offset = s->low[partition];
 	for (int i = 0; i < s->n; i++)
@@ -212,13 +212,13 @@ static void tw_add(struct tw_source *s, int partition, const void *blob, size_t 
 	s->n++;
 }
 
-static void tw_source_init(struct tw_source *s)
+static inline void tw_source_init(struct tw_source *s)
 {
 	memset(s, 0, sizeof *s);
 	s->base = (struct source){tw_partitions, tw_read, tw_release, tw_cluster, tw_lag, tw_trouble, NULL};
 }
 
-static void tw_source_done(struct tw_source *s)
+static inline void tw_source_done(struct tw_source *s)
 {
 	for (int i = 0; i < s->n; i++)
 		buf_done(&s->v[i].blob);
@@ -227,13 +227,14 @@ static void tw_source_done(struct tw_source *s)
 
 /* `requests` requests of two or three records each, interleaved by a seeded draw over the partitions;
  * among them a damaged record, a repeated one and one that is missing. */
-static void tw_script(struct tw_source *s, int requests, uint64_t seed)
+static inline void tw_script(struct tw_source *s, int requests, uint64_t seed)
 {
 	enum { OPEN = 6 };
 	struct tw_record open[OPEN];
 	int left[OPEN] = {0}, started = 0;
 	uint64_t x = seed, seq[TW_PARTS] = {0};
 	struct buf b = BUF_INIT(0), late[TW_PARTS] = {{0}}; /* a copy that comes some records later */
+	int later[TW_PARTS] = {0};
 	for (;;) {
 		int i = (int)(tw_next(&x) % OPEN), part = i % TW_PARTS, all = 0;
 		for (int k = 0; k < OPEN; k++)
@@ -259,11 +260,13 @@ static void tw_script(struct tw_source *s, int requests, uint64_t seed)
 				b.data[20] ^= 0xff;
 			}
 			tw_add(s, part, b.data, b.len);
-			if (late[part].len) {
+			if (late[part].len && ++later[part] == 4) {
 				tw_add(s, part, late[part].data, late[part].len);
 				buf_clear(&late[part]);
-			} else if (tw_next(&x) % 5 == 0)
+			} else if (!late[part].len && tw_next(&x) % 3 == 0) {
+				later[part] = 0;
 				assert_int_equal(buf_append(&late[part], b.data, b.len), 0);
+			}
 		}
 		open[i].at += open[i].T;
 		open[i].run++;

@@ -1,0 +1,153 @@
+/* The pool gives back what was put in, notices damage, continues at a checkpoint's
+ * place over an old tail, and lets whole segments go by size only. */
+#include "tests/unit/learn/toyworld.h"
+#include "learn/pool.h"
+
+enum { SEG = 1000, MAX = 4000 };
+
+static struct pool *open_pool(const char *dir)
+{
+	struct pool_options o = {.dir = dir, .segment_bytes = SEG, .max_bytes = MAX};
+	struct pool *p = NULL;
+	struct errtext e = {""};
+	assert_int_equal(pool_open(&o, &p, &e), 0);
+	return p;
+}
+
+static struct pool_ref put(struct pool *p, int n, uint32_t len)
+{
+	uint8_t blob[2000];
+	struct pool_ref ref;
+	memset(blob, n, len);
+	assert_int_equal(pool_append(p, n % 3, n, blob, len, &ref), 0);
+	return ref;
+}
+
+static void check(struct pool *p, struct pool_ref ref, int n)
+{
+	struct buf b = BUF_INIT(0);
+	assert_int_equal(pool_read(p, ref, &b), 0);
+	assert_int_equal(b.len, ref.len);
+	for (size_t i = 0; i < b.len; i++)
+		assert_int_equal(b.data[i], (uint8_t)n);
+	buf_done(&b);
+}
+
+/* Records of mixed size, one larger than a segment: all there, segments ascending. */
+static void test_back(void **state)
+{
+	char dir[256];
+	struct pool_ref ref[12];
+	(void)state;
+	tw_temp_dir(dir);
+	struct pool *p = open_pool(dir);
+	for (int i = 0; i < 12; i++)
+		ref[i] = put(p, i, i == 5 ? 1500 : 100 + 40 * (uint32_t)i);
+	for (int i = 11; i >= 0; i--)
+		check(p, ref[i], i);
+	assert_true(ref[11].segment > ref[0].segment);
+	assert_int_equal(pool_sync(p), 0);
+	pool_close(p);
+	p = open_pool(dir); /* another process */
+	check(p, ref[5], 5);
+	pool_close(p);
+	assert_int_equal(fs_remove_tree(dir), 0);
+}
+
+/* A flipped byte anywhere in an entry is -EIO, never wrong data. */
+static void test_damage(void **state)
+{
+	char dir[256], path[300];
+	struct buf b = BUF_INIT(0);
+	(void)state;
+	tw_temp_dir(dir);
+	struct pool *p = open_pool(dir);
+	struct pool_ref ref = put(p, 1, 60);
+	(void)snprintf(path, sizeof path, "%s/00000000.seg", dir);
+	for (long at = 0; at < 40 + 60; at++) {
+		FILE *f = fopen(path, "r+b");
+		assert_non_null(f);
+		(void)fseek(f, at, SEEK_SET);
+		int c = fgetc(f);
+		(void)fseek(f, at, SEEK_SET);
+		(void)fputc(c ^ 0x10, f);
+		(void)fclose(f);
+		int r = pool_read(p, ref, &b);
+		bool head = at >= 8 && at < 24; /* partition, padding and offset: pool_read does not know them */
+		assert_int_equal(r, head ? 0 : -EIO);
+		f = fopen(path, "r+b");
+		(void)fseek(f, at, SEEK_SET);
+		(void)fputc(c, f);
+		(void)fclose(f);
+	}
+	check(p, ref, 1);
+	buf_done(&b);
+	pool_close(p);
+	assert_int_equal(fs_remove_tree(dir), 0);
+}
+
+/* After a crash: rewound to a checkpoint's place, the old tail is offered one by one, and only in its order. */
+static void test_tail(void **state)
+{
+	char dir[256];
+	struct buf b = BUF_INIT(0);
+	struct pool_ref ref[10], again;
+	(void)state;
+	tw_temp_dir(dir);
+	struct pool *p = open_pool(dir);
+	for (int i = 0; i < 4; i++)
+		ref[i] = put(p, i, 200);
+	struct pool_where w = pool_where(p);
+	for (int i = 4; i < 10; i++)
+		ref[i] = put(p, i, 200);
+	assert_int_equal(pool_peek(p, 1, 10, &b), -ENOENT); /* nothing lies behind the end */
+	pool_close(p);
+	p = open_pool(dir);
+	pool_rewind(p, w);
+	for (int i = 4; i < 10; i++) {
+		assert_int_equal(pool_peek(p, (i + 1) % 3, i, &b), -ENOENT);
+		assert_int_equal(pool_peek(p, i % 3, i + 1, &b), -ENOENT);
+		assert_int_equal(pool_peek(p, i % 3, i, &b), 0);
+		assert_int_equal(b.len, 200);
+		assert_int_equal(pool_append(p, i % 3, i, b.data, (uint32_t)b.len, &again), 0);
+		assert_memory_equal(&again, &ref[i], sizeof again);
+	}
+	buf_done(&b);
+	pool_close(p);
+	assert_int_equal(fs_remove_tree(dir), 0);
+}
+
+/* Past the size the oldest segment is forgotten; its file stays until no checkpoint needs it. */
+static void test_shrink(void **state)
+{
+	char dir[256], path[300];
+	struct buf b = BUF_INIT(0);
+	(void)state;
+	tw_temp_dir(dir);
+	struct pool *p = open_pool(dir);
+	struct pool_ref first = put(p, 1, 300);
+	int shrunk = 0;
+	for (int i = 0; i < 40; i++) {
+		put(p, 2, 300);
+		while (pool_shrink(p))
+			shrunk++;
+		assert_true(pool_bytes(p) <= MAX + SEG);
+	}
+	assert_true(shrunk > 5);
+	assert_int_equal(pool_where(p).first, shrunk);
+	check(p, first, 1); /* the file is still there */
+	pool_delete_below(p, pool_where(p).first);
+	(void)snprintf(path, sizeof path, "%s/00000000.seg", dir);
+	assert_int_equal(access(path, F_OK), -1);
+	(void)snprintf(path, sizeof path, "%s/%08u.seg", dir, pool_where(p).first);
+	assert_int_equal(access(path, F_OK), 0);
+	buf_done(&b);
+	pool_close(p);
+	assert_int_equal(fs_remove_tree(dir), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_back), cmocka_unit_test(test_damage), cmocka_unit_test(test_tail), cmocka_unit_test(test_shrink)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
