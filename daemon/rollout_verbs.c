@@ -18,8 +18,6 @@ void ro_on_promote(struct rollout *r, const struct ro_event *ev, struct ro_actio
 	else if (ev->expected >= 0 && (uint64_t)ev->expected != r->s.generation)
 		ro_answer(a, RO_PROMOTE, "io.redraft.GenerationMismatch", "the generation is %llu, not %lld",
 			  (unsigned long long)r->s.generation, (long long)ev->expected);
-	else if (v->state == VS_QUARANTINED)
-		ro_answer(a, RO_PROMOTE, "io.redraft.BadVersion", "version %u is quarantined: %.120s", ev->version, v->reason);
 	else if (r->s.pin && r->s.pin != ev->version)
 		ro_answer(a, RO_PROMOTE, "io.redraft.BadVersion", "version %u is pinned; unpin first", r->s.pin);
 	else if (r->op.phase != RO_IDLE)
@@ -28,8 +26,11 @@ void ro_on_promote(struct rollout *r, const struct ro_event *ev, struct ro_actio
 		ro_answer(a, RO_PROMOTE, "io.redraft.ServerAbsent", "the server does not answer; nothing was changed");
 	else if (ev->version == r->s.live && r->serve_live == r->s.live)
 		ro_answer(a, RO_PROMOTE, NULL, "version %u is live already", ev->version);
-	else
+	else {
+		if (v->state == VS_QUARANTINED) /* their word counts: a rollback can be a mistake too */
+			ro_say(a, "version %u is taken out of quarantine by an operator", ev->version);
 		ro_load(r, a, RO_WHY_OPERATOR, ev->version);
+	}
 }
 
 uint32_t rollout_back_to(const struct rollout *r)

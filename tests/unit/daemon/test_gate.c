@@ -52,7 +52,6 @@ static void false_acceptances_are_rare(void **state)
 	double x[N];
 
 	(void)state;
-	print_message("seed %llu\n", (unsigned long long)seed);
 	for (int a = 0; a < 2; a++)
 		for (int kind = 0; kind < 5; kind++) {
 			int wrong = 0;
@@ -240,5 +239,6 @@ int main(void)
 		cmocka_unit_test(the_first_version_must_pay), cmocka_unit_test(replies_are_checked), cmocka_unit_test(json),
 		cmocka_unit_test(a_consistent_gain_is_seen), cmocka_unit_test(false_acceptances_are_rare),
 	};
+	print_message("seed %llu\n", (unsigned long long)seed);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
