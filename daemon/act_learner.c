@@ -93,7 +93,8 @@ static enum ro_result act_judge(struct act *a, json_t *params, struct gate_verdi
 static void act_evaluated(void *arg, int r, json_t *params, const char *error)
 {
 	struct act *a = arg;
-	struct ro_event ev = {.kind = RO_EVALUATED, .id = a->eval.id, .version = a->eval.version};
+	struct ro_event ev = {.kind = RO_EVALUATED, .id = a->eval.id, .version = a->eval.version,
+			      .took_us = clock_us() - a->eval.started_us};
 	struct gate_verdict v = {.outcome = GATE_UNDECIDED};
 	bool stale = !a->r.eval.running || a->r.eval.id != a->eval.id;
 

@@ -21,7 +21,7 @@ enum { RO_MAX_ACTIONS = 48, RO_TEXT = 200, RO_RETRY_US = 3000000 };
 struct rollout_rules {
 	uint64_t interval_us;  /* promotions at most this often (jitter of 5 %) */
 	uint64_t max_wait_us;  /* a candidate undecided for longer is superseded */
-	uint64_t retry_us;     /* between two looks at an undecided candidate */
+	uint64_t retry_us;     /* between two looks at an undecided candidate, at least 3 x what one took */
 	int rejects_to_rebase; /* this many rejections running send the learner back to live */
 };
 
@@ -63,7 +63,7 @@ struct rollout {
 
 enum ro_event_kind {
 	RO_SUBMITTED, /* version, parent */
-	RO_EVALUATED, /* id, result: RO_OK accept, RO_BAD reject, RO_LATER undecided, RO_NOBODY; text */
+	RO_EVALUATED, /* id, took_us, result: RO_OK accept, RO_BAD reject, RO_LATER undecided, RO_NOBODY; text */
 	RO_LOADED,    /* id, version, result: RO_OK, RO_MISMATCH, RO_BAD, RO_LATER, RO_NOBODY; text */
 	RO_ACTIVATED, /* id, result: RO_OK (generation), RO_GENERATION, RO_BAD, RO_NOBODY, RO_HUNG; text */
 	RO_TICK,
@@ -85,7 +85,7 @@ struct ro_event {
 	uint32_t random; /* any; jitter */
 	uint32_t id, version, parent;
 	enum ro_result result;
-	uint64_t generation;
+	uint64_t generation, took_us;
 	int64_t expected;
 	bool by_operator, by_daemon;
 	const char *text; /* borrowed; may be NULL */
