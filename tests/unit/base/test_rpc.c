@@ -468,6 +468,33 @@ static void second_server_is_refused(void **state)
 	loop_free(l);
 }
 
+/* Bytes damaged at random, cut anywhere, hung up at any moment: it answers the next honest caller. */
+static void a_hostile_peer(void **state)
+{
+	static const char good[] = "{\"method\":\"io.redraft.Test.Echo\",\"parameters\":{\"x\":[1,{\"y\":\"\\u00e4\"}]},\"more\":true}";
+	struct fixture *f = *state;
+	uint64_t seed = 20260131;
+
+	print_message("seed %llu\n", (unsigned long long)seed);
+	for (int i = 0; i < 1500; i++) {
+		char text[sizeof good], answer[512];
+		size_t n;
+		int fd = dial(f->control);
+
+		memcpy(text, good, sizeof good);
+		for (int k = 0; k < 1 + i % 4; k++) {
+			seed = seed * 6364136223846793005u + 1442695040888963407u;
+			text[(seed >> 33) % (sizeof good - 1)] = (char)(seed >> 20);
+		}
+		n = (seed >> 40) % 3 ? sizeof good : (seed >> 45) % sizeof good;
+		push(fd, text, n);
+		if (n == sizeof good && i % 2)
+			(void)pull(fd, answer, sizeof answer);
+		close(fd);
+	}
+	json_decref(call(f->control, "io.redraft.Test.Echo", NULL, 0));
+}
+
 struct result {
 	struct loop *loop;
 	int n, r, x;
@@ -542,7 +569,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(calls_and_errors), T(levels), T(introspection), T(framing), T(one_way_and_half_close), T(bad_messages),
 		T(nesting_at_the_limit), T(sixty_four_connections), T(slow_reader_is_dropped), T(late_answer_and_hang_up),
-		T(nobody_there), T(second_server_is_refused), T(async_calls),
+		T(a_hostile_peer), T(nobody_there), T(second_server_is_refused), T(async_calls),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
