@@ -1,0 +1,715 @@
+/* The API as clients see it, over real sockets, in front of an engine that answers
+ * from a script (fake_engine.h).
+ *
+ * Whole replies and streams have the documented form and say the same; a stream holds no
+ * line but data lines and ends in [DONE]; characters and stop strings that cross tokens;
+ * n choices with their random streams; a client that hangs up, or reads too slowly,
+ * cancels its request; a full queue is 429; engine errors before and in a stream; bad
+ * requests name their field; labels (conversation, domain, tenant, opt-outs); the small
+ * endpoints; draining.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include "daemon/base/loop.h"
+#include "daemon/base/metrics.h"
+#include "serve/chat.h"
+#include "serve/http.h"
+#include "tests/unit/serve/fake_engine.h"
+#include "tests/unit/serve/vectors.h"
+
+static struct {
+	struct tokenizer *tokenizer;
+	struct loop *loop;
+	struct metrics *metrics;
+	struct openai *openai;
+	struct http *http;
+	pthread_t thread;
+	uint32_t byte_id[256];
+	uint32_t script[4096];
+} t;
+
+static void *run_loop(void *arg)
+{
+	(void)arg;
+	(void)loop_run(t.loop);
+	return NULL;
+}
+
+static int setup(void **state)
+{
+	struct openai_options o = {.calls = &fake_calls, .domains = "tools,code", .tenant_key = "0123456789abcdef0123456789abcde"};
+	struct http_options h = {.listen = "127.0.0.1:0", .max_body = 1 << 16, .max_headers = 4096, .handle = openai_handle};
+	const struct chat_template *chat;
+	struct errtext e = {""};
+
+	(void)state;
+	t.tokenizer = toy_tokenizer();
+	memset(t.byte_id, 0xff, sizeof t.byte_id);
+	for (uint32_t i = 0; i < tokenizer_vocab(t.tokenizer); i++) {
+		size_t n;
+		const char *p = tokenizer_token(t.tokenizer, i, &n);
+		if (n == 1)
+			t.byte_id[(uint8_t)*p] = i;
+	}
+	if (chat_select(NULL, 0, "chatml", &chat, &e) < 0 || loop_new(&t.loop) < 0)
+		return -1;
+	t.metrics = metrics_new();
+	o.loop = t.loop;
+	o.metrics = t.metrics;
+	o.model = (struct openai_model){t.tokenizer, chat, "org/toy", 4 << 20};
+	if (openai_new(&o, &t.openai, &e) < 0)
+		return -1;
+	h.ctx = t.openai;
+	if (http_new(t.loop, &h, &t.http, &e) < 0)
+		return -1;
+	fake_reset();
+	return pthread_create(&t.thread, NULL, run_loop, NULL);
+}
+
+static void stop_loop(void *arg)
+{
+	(void)arg;
+	loop_stop(t.loop);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	fake_reset();
+	if (loop_post(t.loop, stop_loop, NULL) < 0)
+		return -1;
+	pthread_join(t.thread, NULL);
+	http_free(t.http);
+	openai_free(t.openai);
+	loop_free(t.loop);
+	metrics_free(t.metrics);
+	tokenizer_free(t.tokenizer);
+	return 0;
+}
+
+/* --- client --- */
+
+static int dial(void)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)http_port(t.http)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct timeval limit = {20, 0};
+	int fd = socket(AF_INET, SOCK_STREAM, 0), small = 4096;
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+	(void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+	assert_int_equal(0, connect(fd, (struct sockaddr *)&a, sizeof a));
+	return fd;
+}
+
+static void ask(int fd, const char *method, const char *path, const char *headers, const char *body)
+{
+	char *text = NULL;
+	int n = asprintf(&text, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sContent-Length: %zu\r\n\r\n%s", method, path, headers,
+			 strlen(body), body);
+
+	assert_int_equal(n, send(fd, text, (size_t)n, MSG_NOSIGNAL));
+	free(text);
+}
+
+struct answer {
+	int status;
+	char *head, *body; /* body unchunked */
+};
+
+static void unchunk(char *p)
+{
+	char *out = p;
+
+	for (;;) {
+		char *end;
+		size_t n = strtoul(p, &end, 16);
+		if (n == 0 || strncmp(end, "\r\n", 2) != 0)
+			break;
+		memmove(out, end + 2, n);
+		out += n;
+		p = end + 2 + n + 2;
+	}
+	*out = 0;
+}
+
+static struct answer hear(int fd)
+{
+	size_t cap = 1 << 22, n = 0;
+	char *text = malloc(cap + 1);
+	struct answer a = {0, NULL, NULL};
+	ssize_t got;
+
+	while (n < cap && (got = recv(fd, text + n, cap - n, 0)) > 0)
+		n += (size_t)got;
+	text[n] = 0;
+	close(fd);
+	a.head = text;
+	a.body = strstr(text, "\r\n\r\n");
+	assert_non_null(a.body);
+	*a.body = 0;
+	a.body += 4;
+	assert_int_equal(1, sscanf(text, "HTTP/1.1 %d", &a.status));
+	if (strstr(text, "Transfer-Encoding: chunked"))
+		unchunk(a.body);
+	return a;
+}
+
+static struct answer call_with(const char *method, const char *path, const char *headers, const char *body)
+{
+	int fd = dial();
+
+	ask(fd, method, path, headers, body);
+	return hear(fd);
+}
+
+static struct answer post(const char *path, const char *body)
+{
+	return call_with("POST", path, "", body);
+}
+
+static json_t *parsed(struct answer a)
+{
+	json_t *j = json_loads(a.body, 0, NULL);
+
+	if (!j)
+		fail_msg("not JSON: %s", a.body);
+	free(a.head);
+	return j;
+}
+
+static void say(const char *text)
+{
+	fake.n_ids = 0;
+	for (; *text; text++) {
+		assert_int_not_equal(UINT32_MAX, t.byte_id[(uint8_t)*text]);
+		t.script[fake.n_ids++] = t.byte_id[(uint8_t)*text];
+	}
+	fake.ids = t.script;
+}
+
+/* Walks a stream: text of choice 0 into out; number of data lines, or fails. */
+static int walk(const char *body, char *out, char *reason, json_t **ret_usage)
+{
+	const char *p = body;
+	int n = 0;
+
+	*out = *reason = 0;
+	while (*p) {
+		const char *end = strstr(p, "\n\n");
+		json_t *j, *c;
+		const char *s;
+		assert_non_null(end);
+		assert_int_equal(0, strncmp(p, "data: ", 6));
+		n++;
+		if (strncmp(p, "data: [DONE]\n\n", 14) == 0) {
+			assert_int_equal(0, p[14]);
+			return n;
+		}
+		j = json_loadb(p + 6, (size_t)(end - p - 6), 0, NULL);
+		assert_non_null(j);
+		c = json_array_get(json_object_get(j, "choices"), 0);
+		s = json_string_value(json_object_get(json_object_get(c, "delta"), "content"));
+		if (!s)
+			s = json_string_value(json_object_get(c, "text"));
+		strcat(out, s ? s : "");
+		s = json_string_value(json_object_get(c, "finish_reason"));
+		strcat(reason, s ? s : "");
+		if (ret_usage && json_object_get(j, "usage")) {
+			assert_int_equal(0, json_array_size(json_object_get(j, "choices")));
+			*ret_usage = json_incref(json_object_get(j, "usage"));
+		}
+		json_decref(j);
+		p = end + 2;
+	}
+	fail_msg("no [DONE] at the end of: %s", body);
+	return n;
+}
+
+static const char CHAT[] = "/v1/chat/completions";
+#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]"
+
+static const char *text_at(const json_t *j, int i)
+{
+	return json_string_value(json_object_get(json_object_get(json_array_get(json_object_get(j, "choices"), (size_t)i), "message"), "content"));
+}
+
+static const char *reason_at(const json_t *j, int i)
+{
+	return json_string_value(json_object_get(json_array_get(json_object_get(j, "choices"), (size_t)i), "finish_reason"));
+}
+
+/* --- tests --- */
+
+static void test_whole_reply(void **state)
+{
+	struct answer a;
+	json_t *j, *u, *r;
+
+	(void)state;
+	fake_reset();
+	say("Paris.");
+	a = call_with("POST", CHAT, "X-Request-Id: abc-1\r\n", "{" HI ",\"model\":\"org/toy\",\"temperature\":0.5,\"top_p\":0.9,\"top_k\":5,\"seed\":-3,\"max_tokens\":9,\"extra\":1}");
+	assert_int_equal(200, a.status);
+	assert_non_null(strstr(a.head, "X-Request-Id: abc-1"));
+	assert_non_null(strstr(a.head, "Content-Type: application/json"));
+	j = parsed(a);
+	assert_string_equal("chat.completion", json_string_value(json_object_get(j, "object")));
+	assert_string_equal("Paris.", text_at(j, 0));
+	assert_string_equal("stop", reason_at(j, 0));
+	u = json_object_get(j, "usage");
+	r = json_object_get(u, "redraft");
+	assert_int_equal(6, json_integer_value(json_object_get(u, "completion_tokens")));
+	assert_int_equal(json_integer_value(json_object_get(u, "total_tokens")), 6 + json_integer_value(json_object_get(u, "prompt_tokens")));
+	assert_int_equal(7, json_integer_value(json_array_get(json_object_get(r, "versions"), 0)));
+	assert_int_equal(4, json_integer_value(json_object_get(r, "rounds")));
+	assert_int_equal(6, json_integer_value(json_object_get(r, "proposed")));
+	assert_int_equal(3, json_integer_value(json_object_get(r, "accepted")));
+	json_decref(j);
+	assert_int_equal(9, fake.got[0].max_tokens);
+	assert_true(fake.got[0].sampling.temperature == 0.5f && fake.got[0].sampling.top_p == 0.9f && fake.got[0].sampling.top_k == 5);
+	assert_true(fake.got[0].sampling.seed == (uint64_t)-3);
+	assert_int_equal(0, atomic_load(&fake.n_cancelled));
+}
+
+static void test_defaults(void **state)
+{
+	json_t *j;
+
+	(void)state;
+	fake_reset();
+	say("x");
+	j = parsed(post(CHAT, "{" HI "}"));
+	json_decref(j);
+	j = parsed(post(CHAT, "{" HI ",\"max_tokens\":3,\"max_completion_tokens\":5,\"temperature\":null,\"stop\":null,\"logprobs\":false,\"logit_bias\":{}}"));
+	json_decref(j);
+	assert_true(fake.got[0].sampling.temperature == 1 && fake.got[0].sampling.top_p == 1 && fake.got[0].sampling.top_k == 0);
+	assert_true(fake.got[0].max_tokens > 1000000);
+	assert_true(fake.got[0].sampling.seed != fake.got[1].sampling.seed);
+	assert_int_equal(5, fake.got[1].max_tokens);
+	assert_true(fake.got[1].sampling.temperature == 1);
+}
+
+static void test_stream_says_the_same(void **state)
+{
+	char text[256], reason[64];
+	json_t *usage = NULL;
+	struct answer a;
+
+	(void)state;
+	fake_reset();
+	fake.pause_us = 500;
+	say("na\xc3\xafve \xf0\x9f\x98\x80 \xe4\xbd\xa0!");
+	a = post(CHAT, "{" HI ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}");
+	assert_int_equal(200, a.status);
+	assert_non_null(strstr(a.head, "Content-Type: text/event-stream"));
+	assert_non_null(strstr(a.body, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}"));
+	assert_true(walk(a.body, text, reason, &usage) >= 4);
+	assert_string_equal("na\xc3\xafve \xf0\x9f\x98\x80 \xe4\xbd\xa0!", text);
+	assert_string_equal("stop", reason);
+	assert_int_equal(strlen(text), json_integer_value(json_object_get(usage, "completion_tokens")));
+	json_decref(usage);
+	free(a.head);
+	a = post("/v1/completions", "{\"prompt\":\"Hi\",\"stream\":true}");
+	usage = NULL;
+	(void)walk(a.body, text, reason, &usage);
+	assert_string_equal("na\xc3\xafve \xf0\x9f\x98\x80 \xe4\xbd\xa0!", text);
+	assert_null(usage); /* not asked for: no such chunk */
+	assert_non_null(strstr(a.body, "\"object\":\"text_completion\""));
+	free(a.head);
+}
+
+static void test_stop_strings(void **state)
+{
+	char text[256], reason[64];
+	struct answer a;
+	json_t *j;
+
+	(void)state;
+	fake_reset();
+	fake.hold = true;
+	say("one two END three");
+	j = parsed(post(CHAT, "{" HI ",\"stop\":[\"zzz\",\" END\"]}"));
+	assert_string_equal("one two", text_at(j, 0));
+	assert_string_equal("stop", reason_at(j, 0));
+	assert_int_equal(11, json_integer_value(json_object_get(json_object_get(j, "usage"), "completion_tokens")));
+	json_decref(j);
+	assert_int_equal(1, atomic_load(&fake.n_cancelled));
+	fake_reset();
+	fake.hold = true;
+	fake.pause_us = 500;
+	a = post(CHAT, "{" HI ",\"stream\":true,\"stop\":\" END\"}");
+	(void)walk(a.body, text, reason, NULL);
+	assert_string_equal("one two", text);
+	assert_string_equal("stop", reason);
+	free(a.head);
+}
+
+static void test_length_and_choices(void **state)
+{
+	json_t *j;
+
+	(void)state;
+	fake_reset();
+	fake.why = FINISH_LENGTH;
+	say("abc");
+	j = parsed(post(CHAT, "{" HI ",\"n\":3,\"seed\":5}"));
+	assert_int_equal(3, json_array_size(json_object_get(j, "choices")));
+	for (int i = 0; i < 3; i++) {
+		assert_string_equal("abc", text_at(j, i));
+		assert_string_equal("length", reason_at(j, i));
+		assert_int_equal(i, fake.got[i].sampling.choice);
+		assert_int_equal(5, fake.got[i].sampling.seed);
+	}
+	assert_int_equal(9, json_integer_value(json_object_get(json_object_get(j, "usage"), "completion_tokens")));
+	assert_string_not_equal(fake.got[0].request_id, fake.got[1].request_id);
+	json_decref(j);
+	fake_reset();
+	j = parsed(post("/v1/completions", "{\"prompt\":[\"a\",[1,2,3]],\"n\":2,\"return_token_ids\":true}"));
+	assert_int_equal(4, json_array_size(json_object_get(j, "choices")));
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(i % 2, fake.got[i].sampling.choice);
+	assert_int_equal(3, fake.got[3].n_prompt);
+	assert_int_equal(3, json_array_size(json_object_get(json_array_get(json_object_get(j, "choices"), 3), "prompt_token_ids")));
+	assert_int_equal(3, json_array_size(json_object_get(json_array_get(json_object_get(j, "choices"), 3), "token_ids")));
+	json_decref(j);
+}
+
+static void wait_for(const atomic_int *what, int least)
+{
+	for (int i = 0; i < 10000 && atomic_load(what) < least; i++)
+		usleep(1000);
+	assert_true(atomic_load(what) >= least);
+}
+
+static void test_hanging_up_cancels(void **state)
+{
+	int fd;
+
+	(void)state;
+	for (int stream = 0; stream < 2; stream++) {
+		fake_reset();
+		fake.hold = true;
+		say("abc");
+		fd = dial();
+		ask(fd, "POST", CHAT, "", stream ? "{" HI ",\"stream\":true,\"n\":2}" : "{" HI ",\"n\":2}");
+		wait_for(&fake.n, 2);
+		usleep(20000);
+		assert_int_equal(0, atomic_load(&fake.n_cancelled));
+		close(fd);
+		wait_for(&fake.n_cancelled, 2);
+	}
+}
+
+static void test_a_slow_reader_is_cut(void **state)
+{
+	static uint32_t many[1 << 20];
+	int fd = dial();
+
+	(void)state;
+	fake_reset();
+	for (size_t i = 0; i < 1 << 20; i++)
+		many[i] = t.byte_id['a'];
+	fake.ids = many;
+	fake.n_ids = 1 << 20;
+	fake.group = 256;
+	fake.pause_us = 50;
+	fake.hold = true;
+	ask(fd, "POST", CHAT, "", "{" HI ",\"stream\":true,\"return_token_ids\":true}");
+	wait_for(&fake.n_cancelled, 1); /* without a byte read */
+	close(fd);
+}
+
+static void test_queue_full(void **state)
+{
+	struct answer a;
+
+	(void)state;
+	fake_reset();
+	fake.accept = 2;
+	fake.hold = true;
+	say("abc");
+	a = post(CHAT, "{" HI ",\"n\":3}");
+	assert_int_equal(429, a.status);
+	assert_non_null(strstr(a.head, "Retry-After: "));
+	assert_non_null(strstr(a.body, "\"code\":\"queue_full\""));
+	free(a.head);
+	wait_for(&fake.n_cancelled, 2); /* those that had got in */
+}
+
+static void test_engine_errors(void **state)
+{
+	struct answer a;
+
+	(void)state;
+	fake_reset();
+	say("");
+	fake.why = FINISH_ERROR;
+	fake.error = "the model could not be run";
+	for (int stream = 0; stream < 2; stream++) {
+		a = post(CHAT, stream ? "{" HI ",\"stream\":true}" : "{" HI "}");
+		assert_int_equal(500, a.status);
+		assert_non_null(strstr(a.body, "the model could not be run"));
+		free(a.head);
+	}
+	fake_reset();
+	fake.pause_us = 5000;
+	fake.why = FINISH_ERROR;
+	fake.error = "the model could not be run";
+	say("abc");
+	a = post(CHAT, "{" HI ",\"stream\":true}");
+	assert_int_equal(200, a.status);
+	assert_non_null(strstr(a.body, "data: {\"error\":{\"message\":\"the model could not be run\""));
+	assert_string_equal("data: [DONE]\n\n", a.body + strlen(a.body) - 14);
+	free(a.head);
+}
+
+static void test_bad_requests(void **state)
+{
+	static const struct {
+		const char *path, *body;
+		int status;
+		const char *param; /* NULL = null */
+	} cases[] = {
+		{CHAT, "", 400, NULL},
+		{CHAT, "{", 400, NULL},
+		{CHAT, "[]", 400, NULL},
+		{CHAT, "{\"a\":1,\"a\":2}", 400, NULL},
+		{CHAT, "{\"x\":\"\xff\"}", 400, NULL},
+		{CHAT, "{}", 400, "messages"},
+		{CHAT, "{\"messages\":[{\"role\":\"robot\",\"content\":\"x\"}]}", 400, "messages"},
+		{CHAT, "{" HI ",\"model\":\"gpt-4\"}", 404, "model"},
+		{CHAT, "{" HI ",\"model\":4}", 400, "model"},
+		{CHAT, "{" HI ",\"temperature\":\"hot\"}", 400, "temperature"},
+		{CHAT, "{" HI ",\"temperature\":2.5}", 400, "temperature"},
+		{CHAT, "{" HI ",\"top_p\":0}", 400, "top_p"},
+		{CHAT, "{" HI ",\"top_p\":-0.1}", 400, "top_p"},
+		{CHAT, "{" HI ",\"top_k\":1.5}", 400, "top_k"},
+		{CHAT, "{" HI ",\"min_p\":2}", 400, "min_p"},
+		{CHAT, "{" HI ",\"seed\":\"a\"}", 400, "seed"},
+		{CHAT, "{" HI ",\"max_tokens\":0}", 400, "max_tokens"},
+		{CHAT, "{" HI ",\"max_completion_tokens\":-1}", 400, "max_completion_tokens"},
+		{CHAT, "{" HI ",\"n\":9}", 400, "n"},
+		{CHAT, "{" HI ",\"n\":true}", 400, "n"},
+		{CHAT, "{" HI ",\"best_of\":2}", 400, "best_of"},
+		{CHAT, "{" HI ",\"stop\":\"\"}", 400, "stop"},
+		{CHAT, "{" HI ",\"stop\":[1]}", 400, "stop"},
+		{CHAT, "{" HI ",\"stop\":\"a\\u0000\"}", 400, "stop"},
+		{CHAT, "{" HI ",\"stream\":1}", 400, "stream"},
+		{CHAT, "{" HI ",\"stream_options\":1}", 400, "stream_options"},
+		{CHAT, "{" HI ",\"logprobs\":true}", 400, "logprobs"},
+		{CHAT, "{" HI ",\"logit_bias\":{\"5\":1}}", 400, "logit_bias"},
+		{CHAT, "{" HI ",\"presence_penalty\":0.1}", 400, "presence_penalty"},
+		{CHAT, "{" HI ",\"frequency_penalty\":\"0\"}", 400, "frequency_penalty"},
+		{CHAT, "{" HI ",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format"},
+		{CHAT, "{" HI ",\"tool_choice\":\"required\"}", 400, "tool_choice"},
+		{CHAT, "{" HI ",\"tools\":{}}", 400, "tools"},
+		{CHAT, "{" HI ",\"max_tokens\":2000000000}", 400, "messages"},
+		{"/v1/completions", "{}", 400, "prompt"},
+		{"/v1/completions", "{\"prompt\":\"\"}", 400, "prompt"},
+		{"/v1/completions", "{\"prompt\":[]}", 400, "prompt"},
+		{"/v1/completions", "{\"prompt\":[1,-1]}", 400, "prompt"},
+		{"/v1/completions", "{\"prompt\":[600]}", 400, "prompt"},
+		{"/v1/completions", "{\"prompt\":[1,\"a\"]}", 400, "prompt"},
+		{"/v1/completions", "{\"prompt\":\"a\",\"echo\":true}", 400, "echo"},
+		{"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "suffix"},
+		{"/tokenize", "{}", 400, "prompt"},
+		{"/detokenize", "{\"tokens\":[600]}", 400, "tokens"},
+		{"/nothing", "{}", 404, NULL},
+		{"/v1/models", "{}", 405, NULL},
+	};
+
+	(void)state;
+	fake_reset();
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct answer a = post(cases[i].path, cases[i].body);
+		int status = a.status;
+		json_t *j = parsed(a), *e = json_object_get(j, "error");
+		const char *param = json_string_value(json_object_get(e, "param"));
+		if (status != cases[i].status || (param == NULL) != (cases[i].param == NULL) || (param && strcmp(param, cases[i].param) != 0))
+			fail_msg("%s %s: %d %s", cases[i].path, cases[i].body, status, param ? param : "null");
+		assert_true(json_string_length(json_object_get(e, "message")) > 10);
+		assert_true(json_is_string(json_object_get(e, "type")) && json_object_get(e, "code"));
+		json_decref(j);
+	}
+	assert_int_equal(0, atomic_load(&fake.n));
+}
+
+static void test_sizes(void **state)
+{
+	char *big = malloc(70001);
+	struct answer a;
+
+	(void)state;
+	fake_reset();
+	memset(big, ' ', 70000);
+	big[70000] = 0;
+	a = post(CHAT, big);
+	assert_int_equal(413, a.status);
+	assert_non_null(strstr(a.body, "request_too_large"));
+	free(a.head);
+	free(big);
+}
+
+static void test_labels(void **state)
+{
+	static const char two[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yes?\"},{\"role\":\"user\","
+				  "\"content\":\"More\"}]}";
+	const struct engine_request *r = fake.got;
+
+	(void)state;
+	fake_reset();
+	say("x");
+	free(post(CHAT, "{" HI "}").head);
+	free(post(CHAT, two).head);
+	free(call_with("POST", CHAT, "Authorization: Bearer sk-secret\r\nX-Redraft-Domain: code\r\n", "{" HI "}").head);
+	free(call_with("POST", CHAT, "Authorization: Bearer sk-secret\r\nX-Redraft-Domain: unknown\r\nX-Redraft-Conversation: c-42\r\n", "{" HI "}").head);
+	free(call_with("POST", CHAT, "X-Redraft-Trace: off\r\nX-Redraft-Draft: off\r\n", "{\"messages\":[{\"role\":\"user\",\"content\":\"Other\"}]}").head);
+	assert_string_equal("anonymous", r[0].tenant);
+	assert_string_equal("other", r[0].domain);
+	assert_int_equal(64, strlen(r[0].conversation));
+	assert_string_equal(r[0].conversation, r[1].conversation); /* its next turn */
+	assert_string_not_equal(r[0].conversation, r[2].conversation);
+	assert_string_not_equal(r[0].conversation, r[4].conversation);
+	assert_int_equal(64, strlen(r[2].tenant));
+	assert_null(strstr(r[2].tenant, "secret"));
+	assert_string_equal(r[2].tenant, r[3].tenant);
+	assert_string_equal("code", r[2].domain);
+	assert_string_equal("other", r[3].domain);
+	assert_string_equal("c-42", r[3].conversation);
+	assert_true(!r[0].no_trace && !r[0].no_draft && r[4].no_trace && r[4].no_draft);
+}
+
+static void test_small_endpoints(void **state)
+{
+	static const char *const names[] = {
+		"vllm:num_requests_running{model_name=\"org/toy\",engine=\"0\"} 0", "vllm:generation_tokens_total{model_name=\"org/toy\",engine=\"0\"} 1234",
+		"vllm:spec_decode_num_drafts_total{", "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"org/toy\",engine=\"0\",position=\"1\"} 5",
+		"vllm:time_to_first_token_seconds_bucket{", "vllm:time_per_output_token_seconds_count{", "redraft_live_version 7",
+		"redraft_accept_length{version=\"7\",domain=\"code\"} 2.5"};
+	struct answer a;
+	json_t *j;
+
+	(void)state;
+	fake_reset();
+	say("xyz");
+	free(call_with("POST", CHAT, "X-Redraft-Domain: code\r\n", "{" HI "}").head);
+	a = call_with("GET", "/metrics", "", "");
+	assert_int_equal(200, a.status);
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+		if (!strstr(a.body, names[i]))
+			fail_msg("no %s in\n%s", names[i], a.body);
+	free(a.head);
+	j = parsed(call_with("GET", "/v1/models", "", ""));
+	assert_string_equal("org/toy", json_string_value(json_object_get(json_array_get(json_object_get(j, "data"), 0), "id")));
+	json_decref(j);
+	j = parsed(call_with("GET", "/v1/models/org%2Ftoy", "", ""));
+	assert_string_equal("org/toy", json_string_value(json_object_get(j, "id")));
+	json_decref(j);
+	a = call_with("GET", "/v1/models/other", "", "");
+	assert_int_equal(404, a.status);
+	free(a.head);
+	for (int i = 0; i < 3; i++) {
+		a = call_with("GET", i == 0 ? "/health" : i == 1 ? "/healthz" : "/ping", "", "");
+		assert_int_equal(200, a.status);
+		assert_string_equal("", a.body);
+		free(a.head);
+	}
+	a = call_with("HEAD", "/v1/models", "", "");
+	assert_int_equal(200, a.status);
+	assert_string_equal("", a.body);
+	free(a.head);
+	a = call_with("OPTIONS", CHAT, "", "");
+	assert_int_equal(204, a.status);
+	assert_non_null(strstr(a.head, "Access-Control-Allow-Origin: *"));
+	free(a.head);
+}
+
+static void test_tokenize_and_back(void **state)
+{
+	json_t *j, *k;
+	char *ids, body[2000];
+
+	(void)state;
+	fake_reset();
+	j = parsed(post("/tokenize", "{\"prompt\":\"Hi \xf0\x9f\x98\x80<|im_end|>12\",\"return_token_strs\":true}"));
+	assert_int_equal(json_integer_value(json_object_get(j, "count")), json_array_size(json_object_get(j, "tokens")));
+	assert_int_equal(json_array_size(json_object_get(j, "token_strs")), json_array_size(json_object_get(j, "tokens")));
+	ids = json_dumps(json_object_get(j, "tokens"), 0);
+	(void)snprintf(body, sizeof body, "{\"tokens\":%s}", ids);
+	k = parsed(post("/detokenize", body));
+	assert_string_equal("Hi \xf0\x9f\x98\x80<|im_end|>12", json_string_value(json_object_get(k, "prompt")));
+	json_decref(j);
+	json_decref(k);
+	free(ids);
+	j = parsed(post("/tokenize", "{" HI ",\"add_generation_prompt\":false}"));
+	k = parsed(post("/tokenize", "{" HI "}"));
+	assert_true(json_integer_value(json_object_get(j, "count")) < json_integer_value(json_object_get(k, "count")));
+	json_decref(j);
+	json_decref(k);
+}
+
+/* --- draining; last, as there is no way back --- */
+
+static atomic_int idle;
+
+static void on_idle(void *arg)
+{
+	(void)arg;
+	atomic_store(&idle, 1);
+}
+
+static void begin_drain(void *arg)
+{
+	(void)arg;
+	openai_drain(t.openai, on_idle, NULL);
+}
+
+static void cancel_all(void *arg)
+{
+	(void)arg;
+	openai_cancel_all(t.openai);
+}
+
+static void test_draining(void **state)
+{
+	struct answer a;
+	int fd = dial();
+
+	(void)state;
+	fake_reset();
+	fake.hold = true;
+	say("abc");
+	ask(fd, "POST", CHAT, "", "{" HI "}");
+	wait_for(&fake.n, 1);
+	assert_int_equal(0, loop_post(t.loop, begin_drain, NULL));
+	for (int i = 0; i < 2; i++) {
+		a = i == 0 ? post(CHAT, "{" HI "}") : call_with("GET", "/health", "", "");
+		assert_int_equal(503, a.status);
+		free(a.head);
+	}
+	assert_int_equal(0, atomic_load(&idle));
+	assert_int_equal(0, loop_post(t.loop, cancel_all, NULL));
+	a = hear(fd);
+	assert_int_equal(503, a.status);
+	assert_non_null(strstr(a.body, "shutting down"));
+	free(a.head);
+	wait_for(&idle, 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_whole_reply),	    cmocka_unit_test(test_defaults),	     cmocka_unit_test(test_stream_says_the_same),
+		cmocka_unit_test(test_stop_strings),	    cmocka_unit_test(test_length_and_choices), cmocka_unit_test(test_hanging_up_cancels),
+		cmocka_unit_test(test_a_slow_reader_is_cut), cmocka_unit_test(test_queue_full),	     cmocka_unit_test(test_engine_errors),
+		cmocka_unit_test(test_bad_requests),	    cmocka_unit_test(test_sizes),	     cmocka_unit_test(test_labels),
+		cmocka_unit_test(test_small_endpoints),	    cmocka_unit_test(test_tokenize_and_back),  cmocka_unit_test(test_draining),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
