@@ -335,12 +335,13 @@ static bool store_held(const struct store_state *st, const struct version_entry 
 int store_collect(struct store *s, struct store_state *state, int keep)
 {
 	char from[PATH_MAX], to[PATH_MAX];
-	int removed = 0, kept = 0, n = 0;
+	int removed = 0, n = 0, kept[2] = {0}; /* those that were refused must not push out those one can go back to */
 
 	for (int i = state->n_versions - 1; i >= 0; i--) { /* newest first; entries that go are marked with 0 */
 		struct version_entry *v = &state->versions[i];
+		bool refused = v->state == VS_REJECTED || v->state == VS_QUARANTINED;
 
-		if (store_held(state, v) || kept++ < keep)
+		if (store_held(state, v) || kept[refused]++ < keep)
 			continue;
 		snprintf(from, sizeof from, "%s/versions/%u", s->path, v->number);
 		snprintf(to, sizeof to, "%s/versions/.gone-%u", s->path, v->number);

@@ -52,9 +52,10 @@ void store_taken_done(struct store_taken *t);
 int MUSTCHECK store_write_verdict(struct store *s, uint32_t number, json_t *verdict /* taken */, struct errtext *e);
 json_t *store_read_json(const struct store *s, uint32_t number, const char *file); /* new reference or NULL */
 
-/* Remove versions beyond the newest `keep` that no rule holds (live, previous, base,
- * pinned, canary, candidates, gated). Their entries go from state; the caller saves
- * it and then calls store_sweep. Returns how many. */
+/* Remove versions beyond the newest `keep` that served and the newest `keep` that were
+ * refused, where no rule holds them (live, previous, base, pinned, canary, candidates,
+ * gated). Their entries go from state; the caller saves it and then calls store_sweep.
+ * Returns how many. */
 int store_collect(struct store *s, struct store_state *state, int keep);
 void store_sweep(struct store *s); /* delete what collect set aside */
 void store_drop(const char *path); /* remove a folder; what resists is left for a later sweep */

@@ -117,6 +117,10 @@ static void check(const struct rollout *r, const struct rollout *before, const s
 			assert_true(!x->error || strcmp(x->error, "io.redraft.Busy"));
 		}
 	}
+	if (ev->kind == RO_ACTIVATED && ev->id != before->op.id) { /* stale: nothing but what was due anyway */
+		assert_int_equal(before->s.live, r->s.live);
+		assert_true(before->op.phase == RO_IDLE || before->op.id == r->op.id);
+	}
 	if (ev->kind == RO_ROLLBACK) /* taken, whatever else is going on */
 		assert_true(answered || (r->op.phase != RO_IDLE && r->op.why == RO_WHY_BACK));
 	if (before->s.pin && before->s.pin == r->s.pin) /* nothing but an operator moves a pinned live */
@@ -450,6 +454,30 @@ static void rollback_cancels_a_load(void **state)
 	rollout_done(&r);
 }
 
+static void a_stale_activation_is_no_answer(void **state)
+{
+	struct rollout r;
+	uint32_t old;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+	EV(&r, .kind = RO_PROMOTE, .version = 3, .expected = -1);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	old = find(RO_DO_ACTIVATE)->id;
+	EV(&r, .kind = RO_ROLLBACK);
+	EV(&r, .kind = RO_ACTIVATED, .id = old, .result = RO_OK, .generation = 3); /* 3 was live for a moment */
+	assert_null(find(RO_DO_ANSWER));
+	assert_int_equal(r.s.live, 2);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 4);
+	assert_int_equal(r.s.live, 1);
+	assert_int_equal(r.s.generation, 4);
+	rollout_done(&r);
+}
+
 static void rollback_cancels_an_operator(void **state)
 {
 	struct rollout r;
@@ -670,7 +698,7 @@ int main(void)
 		cmocka_unit_test(plain_way), cmocka_unit_test(the_interval_holds), cmocka_unit_test(undecided_then_superseded),
 		cmocka_unit_test(three_rejections_rebase), cmocka_unit_test(live_changed_meanwhile),
 		cmocka_unit_test(wrong_weights_are_rejected), cmocka_unit_test(rollback_goes_down),
-		cmocka_unit_test(rollback_cancels_a_load), cmocka_unit_test(rollback_cancels_an_operator),
+		cmocka_unit_test(rollback_cancels_a_load), cmocka_unit_test(a_stale_activation_is_no_answer), cmocka_unit_test(rollback_cancels_an_operator),
 		cmocka_unit_test(rollback_finds_a_way), cmocka_unit_test(rollback_without_server),
 		cmocka_unit_test(pin_holds_and_unpin_frees), cmocka_unit_test(promote_is_checked),
 		cmocka_unit_test(an_override_is_adopted), cmocka_unit_test(our_own_switch_is_recognised),
