@@ -653,6 +653,30 @@ static void test_lost_record_stops_request(void **state)
 	rd_kafka_mock_clear_request_errors(cluster, 0);
 }
 
+/* An idempotent producer that died of a fatal error is replaced; the engine notices nothing. */
+static void test_fatal_error(void **state)
+{
+	(void)state;
+	struct topics tp = fresh();
+	struct client c;
+	struct tap_stats s;
+	int tries = 0;
+
+	rd_kafka_mock_push_request_errors(cluster, 22 /* InitProducerId */, 1, RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED);
+	struct tap *t = open_tap(&tp, 64, brokers, 1 << 20, 1 << 20, "linger.ms=5");
+	do {
+		begin(t, &c, 200 + tries, 64, true);
+		rows(t, &c, 5, true);
+		end(t, &c);
+		(void)usleep(200000);
+		tap_stats(t, &s);
+	} while (s.delivered == 0 && ++tries < 50);
+	assert_true(s.dropped_broker > 0); /* what the dead one had, or was offered */
+	assert_true(s.delivered > 0);
+	tap_free(t);
+	rd_kafka_mock_clear_request_errors(cluster, 22);
+}
+
 static void test_options(void **state)
 {
 	(void)state;
@@ -735,6 +759,7 @@ int main(void)
 		cmocka_unit_test(test_no_broker),
 		cmocka_unit_test(test_broker_comes_back),
 		cmocka_unit_test(test_lost_record_stops_request),
+		cmocka_unit_test(test_fatal_error),
 		cmocka_unit_test(test_options),
 		cmocka_unit_test(test_timing),
 	};
