@@ -181,9 +181,9 @@ void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, u
 	else if (worse)
 		gate_say(ret, GATE_REJECT, "domain %s worse: accept length %.3f against %.3f on %d requests", worse->domain,
 			 worse->candidate_al, worse->live_al, worse->requests);
-	else if (d->lower > 0)
-		gate_say(ret, GATE_ACCEPT, "accept length %.3f against %.3f on %d requests: better by at least %.3f",
-			 d->candidate_al, d->live_al, n, d->lower);
+	else if (d->lower > -g->margin)
+		gate_say(ret, GATE_ACCEPT, "accept length %.3f against %.3f on %d requests: %s %.3f", d->candidate_al, d->live_al, n,
+			 d->lower > 0 ? "better by at least" : "worse by at most", fabs(d->lower));
 	else
 		gate_say(ret, GATE_UNDECIDED, "accept length %.3f against %.3f on %d requests: between %+.3f and %+.3f",
 			 d->candidate_al, d->live_al, n, d->lower, d->upper);
@@ -205,7 +205,7 @@ json_t *gate_json(const struct gate_rules *g, const struct gate_verdict *v)
 	if (!j || !domains || json_object_set_new(j, "verdict", json_string(names[v->outcome])) < 0 ||
 	    json_object_set_new(j, "reason", json_string(v->reason)) < 0 ||
 	    json_object_set_new(j, "alpha", json_real(g->alpha)) < 0 ||
-	    json_object_set_new(j, "clip", json_real(g->clip)) < 0 || json_object_set_new(j, "domains", domains) < 0) {
+	    json_object_set_new(j, "clip", json_real(g->clip)) < 0 || json_object_set_new(j, "margin", json_real(g->margin)) < 0 || json_object_set_new(j, "domains", domains) < 0) {
 		json_decref(j);
 		return NULL;
 	}

@@ -19,6 +19,7 @@ struct gate_rules {
 	int64_t min_requests; /* fewer: undecided */
 	double alpha;         /* wrong acceptances (and, apart from that, wrong rejections) at most this often */
 	double clip;          /* accept length; differences beyond count as this much */
+	double margin;        /* accept length; 0: must be better; above: not worse by more than this is enough */
 	double first_min_al;  /* nothing live: accepted from this accept length on */
 };
 

@@ -17,7 +17,7 @@
 
 struct redraftd_conf {
 	char *store, *run_dir, *serve_socket, *learn_socket, *brokers, *watch_topic, *watch_conf, *listen_metrics;
-	double interval_s, first_min_al, alpha, clip, max_wait_s, retry_s;
+	double interval_s, first_min_al, alpha, clip, margin, max_wait_s, retry_s;
 	int64_t min_requests, gate_k, keep, rejects;
 	int log_level;
 };
@@ -37,6 +37,7 @@ static const struct conf_entry redraftd_entries[] = {
 	{"gate.min_requests", CONF_INT, F(min_requests), "8", 1, 4096, NULL, false, "", "Held-out requests a verdict needs."},
 	{"gate.alpha", CONF_REAL, F(alpha), "0.05", 0.000001, 0.5, NULL, false, "", "How often a candidate that is no better may pass, however often the gate looks."},
 	{"gate.clip", CONF_REAL, F(clip), "0.5", 0.01, 16, NULL, false, "tok", "Differences of one request beyond this count as this much."},
+	{"gate.margin", CONF_REAL, F(margin), "0", 0, 16, NULL, false, "tok", "0: a candidate must be better; above: not worse by more than this is enough."},
 	{"gate.max_wait_s", CONF_REAL, F(max_wait_s), "0", 0, 604800, NULL, false, "s", "A candidate undecided for longer is superseded; 0: rollout.interval_s, at least 20."},
 	{"gate.retry_s", CONF_REAL, F(retry_s), "10", 0.05, 3600, NULL, false, "s", "Time between two looks at an undecided candidate."},
 	{"gate.k", CONF_INT, F(gate_k), "5", 1, 16, NULL, false, "", "Chain length at which both versions are replayed."},
@@ -75,7 +76,7 @@ static void redraftd_options(const struct redraftd_conf *c, struct act_options *
 		.store = c->store,
 		.serve_socket = c->serve_socket,
 		.learn_socket = c->learn_socket,
-		.gate = {.min_requests = c->min_requests, .alpha = c->alpha, .clip = c->clip, .first_min_al = c->first_min_al},
+		.gate = {.min_requests = c->min_requests, .alpha = c->alpha, .clip = c->clip, .margin = c->margin, .first_min_al = c->first_min_al},
 		.rules = {.interval_us = redraftd_us(c->interval_s), .max_wait_us = redraftd_us(wait_s),
 			  .retry_us = redraftd_us(c->retry_s), .rejects_to_rebase = (int)c->rejects},
 		.gate_k = (int)c->gate_k,

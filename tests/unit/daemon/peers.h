@@ -65,7 +65,7 @@ static void peers_answer_load(struct peers *p, struct rpc_call *call, uint32_t v
 	manifest_done(&m);
 	if (p->wrong_sha)
 		sha[0] = sha[0] == '0' ? '1' : '0';
-	else if (!peers_has(p, version))
+	if (!peers_has(p, version))
 		p->loaded[p->n_loaded++ % 16] = version;
 	rpc_reply(call, json_pack("{s:I, s:s}", "version", (json_int_t)version, "weights_sha", sha));
 }

@@ -160,6 +160,17 @@ static void decisions(void **state)
 	n = fill(p, 0, 12, "tools", 1.5, 1.5);
 	gate_decide(&rules, p, n, 1, &v);
 	assert_int_equal(v.outcome, GATE_UNDECIDED);
+	struct gate_rules lenient = rules;
+	lenient.margin = 0.2; /* the same pairs: no better, but not worse by more than 0.2 */
+	n = fill(p, 0, 40, "tools", 1.5, 1.5);
+	gate_decide(&rules, p, n, 1, &v);
+	assert_int_equal(v.outcome, GATE_UNDECIDED);
+	gate_decide(&lenient, p, n, 1, &v);
+	assert_int_equal(v.outcome, GATE_ACCEPT);
+	assert_non_null(strstr(v.reason, "worse by at most"));
+	n = fill(p, 0, 40, "tools", 1.8, 1.4);
+	gate_decide(&lenient, p, n, 1, &v);
+	assert_int_equal(v.outcome, GATE_REJECT);
 	/* better on the whole, worse in one domain beyond doubt */
 	n = fill(p, 0, 60, "tools", 1.4, 1.9);
 	n = fill(p, n, 20, "code", 1.9, 1.4);
