@@ -3,9 +3,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #include "serve/engine_core.h"
 #include "serve/tap.h"
 
@@ -185,33 +182,6 @@ static int reserve(struct engine *g, uint32_t version, char ret_sha[static 65], 
 	return i;
 }
 
-struct reading {
-	const struct slot_spec *spec;
-	const char *dir;
-	struct slot_load *load;
-	struct errtext *e;
-	int result;
-};
-
-/* At low priority, so that packing and hashing take what the engine's threads leave over. */
-static void *read_main(void *arg)
-{
-	struct reading *x = arg;
-	(void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* Linux: of this thread alone */
-	x->result = slot_read(x->spec, x->dir, x->load, x->e);
-	return NULL;
-}
-
-static int read_aside(const struct slot_spec *spec, const char *dir, struct slot_load *ret, struct errtext *e)
-{
-	struct reading x = {.spec = spec, .dir = dir, .load = ret, .e = e};
-	pthread_t t;
-	if (pthread_create(&t, NULL, read_main, &x))
-		return slot_read(spec, dir, ret, e);
-	pthread_join(t, NULL);
-	return x.result;
-}
-
 int engine_load(struct engine *g, uint32_t version, const char *dir, char ret_sha[static 65], struct errtext *e)
 {
 	const struct llama_config *c = llama_cfg(g->o.target);
@@ -224,7 +194,7 @@ int engine_load(struct engine *g, uint32_t version, const char *dir, char ret_sh
 	int i = reserve(g, version, ret_sha, e);
 	if (i < 0)
 		return i == -EEXIST ? 0 : i;
-	int r = read_aside(&spec, dir, &l, e);
+	int r = slot_read(&spec, dir, &l, e);
 	if (!r) {
 		char sha[65];
 		struct cmd cmd = {.kind = CMD_INSTALL, .slot = i, .load = &l, .e = e};

@@ -1,7 +1,7 @@
 /* The law on the real model (REDRAFT_MODEL; skipped without).
  *
  * Prompts of real text and of one token repeated, greedy and sampled, eight at a time, drafted with k = 4 by a draft that reads
- * the target's own head (it is right now and then) and, after a switch and a rollback in
+ * the target's own final norm and head (it is right now and then) and, after a switch and a rollback in
  * mid-stream, by one of random weights; each must equal the same request decoded alone
  * without a draft. REDRAFT_REAL_PROMPTS says how many (default 10, CI's nightly 100).
  */
@@ -51,6 +51,12 @@ static int write_draft(const struct target *t, const char *dir, bool random, str
 	r = gguf_read_hf(t->gguf, "model.embed_tokens.weight", &rows, &cols, &head, e);
 	for (size_t j = 0; !r && !random && j < (size_t)V_D * (size_t)c->H; j++)
 		data[E3_HEAD][j] = bf16_to_f32(head[j]);
+	if (!r)
+		free(head);
+	if (!r)
+		r = gguf_read_hf(t->gguf, "model.norm.weight", &rows, &cols, &head, e);
+	for (int j = 0; !r && j < c->H; j++)
+		data[E3_NORM][j] = bf16_to_f32(head[j]);
 	if (!r)
 		free(head);
 	if (!r)
