@@ -49,7 +49,21 @@ class Kafka:
             self.child = self.family.start(Child("kafka", [self.up, self.folder, self.port, "run"], os.path.join(self.folder, "kafka.out")))
         elif not self.child.running():
             self.child.start()
-        wait_until("Kafka answered", seconds, lambda: ready(self.address), self.child, 0.3)
+        for attempt in (1, 2, 3):
+            try:
+                wait_until("Kafka answered", seconds, lambda: ready(self.address), self.child, 0.3)
+                return
+            except StartError as e:  # a starved machine can make its own start-up time out
+                if attempt == 3 or self.child.running():
+                    raise StartError(f"{e}\n{self.log_tail()}") from e
+                self.child.start()
+
+    def log_tail(self):
+        try:
+            with open(os.path.join(self.folder, "broker.log"), encoding="utf-8", errors="replace") as f:
+                return "".join(f.readlines()[-8:])
+        except OSError:
+            return ""
 
     def stop(self):
         self.child.stop(30)

@@ -75,13 +75,13 @@ class Demo:
         self.say(f"redraftd: a candidate is judged and switched every {self.interval()} s")
         daemon = self.child("redraftd", *common, "--run_dir", os.path.join(self.run, "daemon"), "--brokers", self.broker.address,
                             "--serve_socket", self.sockets["serve"], "--learn_socket", self.sockets["learn"],
-                            "--rollout.interval_s", self.interval(), "--rollout.first_min_al", self.first_min_al(),
+                            "--rollout.interval_s", self.interval(), "--rollout.first_min_al", self.first_min_al(), "--gate.retry_s", 5,
                             "--listen_metrics", f"127.0.0.1:{free_port()}")
         wait_until("it answered", 20, lambda: varlink.try_call(self.sockets["daemon"], "io.redraft.Daemon.Status"), daemon)
         self.say("redraft-learn: one thread beside the server")
         learn = self.child("redraft-learn", *common, "--state_dir", os.path.join(self.out, "learn"), "--run_dir", os.path.join(self.run, "learn"),
                            "--daemon_socket", self.sockets["daemon"], "--brokers", self.broker.address, "--threads", 1,
-                           "--publish.interval_s", self.interval(), "--seed", 1, nice=5)
+                           "--publish.interval_s", self.interval(), "--init.min_tokens", 6000, "--seed", 1)
         wait_until("it answered", 60, lambda: varlink.try_call(self.sockets["learn"], "io.redraft.Learn.Status"), learn)
 
     def interval(self):
