@@ -39,7 +39,7 @@ static const struct conf_entry redraftd_entries[] = {
 	{"gate.clip", CONF_REAL, F(clip), "0.5", 0.01, 16, NULL, false, "tok", "Differences of one request beyond this count as this much."},
 	{"gate.margin", CONF_REAL, F(margin), "0", 0, 16, NULL, false, "tok", "0: a candidate must be better; above: not worse by more than this is enough."},
 	{"gate.max_wait_s", CONF_REAL, F(max_wait_s), "0", 0, 604800, NULL, false, "s", "A candidate undecided for longer is superseded; 0: rollout.interval_s, at least 20."},
-	{"gate.retry_s", CONF_REAL, F(retry_s), "10", 0.05, 3600, NULL, false, "s", "Time between two looks at an undecided candidate."},
+	{"gate.retry_s", CONF_REAL, F(retry_s), "5", 0.05, 3600, NULL, false, "s", "Time between two looks at an undecided candidate; never more than a quarter of the learner's time."},
 	{"gate.k", CONF_INT, F(gate_k), "5", 1, 16, NULL, false, "", "Chain length at which both versions are replayed."},
 	{"store.keep", CONF_INT, F(keep), "8", 0, 100000, NULL, false, "", "Versions that served, and as many that were refused, kept besides live, previous, base, pinned and those being judged."},
 	{"listen_metrics", CONF_STRING, F(listen_metrics), "127.0.0.1:9464", 0, 0, NULL, false, "", "Address of /metrics and /health; empty: off."},
