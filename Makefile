@@ -83,6 +83,12 @@ $(B)/tests/$(1)/%: $(B)/tests/unit/$(1)/%.o $$(call obj,$$(ROOMS.$(1)))
 	$(CC) $(LDFLAGS) -o $$@ $$(filter %.o,$$^) $(LIBS) -lcmocka
 endef
 $(foreach r,base schemas kernels serve learn daemon cross,$(eval $(call room_tests,$(r))))
+# Benches below the programs: build/release/bench/bench_<name>
+$(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS) $(BASE))
+$(B)/bench/bench_decode $(B)/bench/bench_ttt: $(B)/bench/bench_%: $(B)/tests/bench/bench_%.o $(call obj,$(ROOMS.cross))
+$(B)/bench/%:
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS)
 .PRECIOUS: $(B)/%.o
 unit-bins: $(UNIT_BIN)
 unit: unit-bins

@@ -148,6 +148,9 @@ int cpu_weight_pack(struct dev *d, struct weight *ret, enum dtype type, int N, i
 int cpu_weight_unpack(struct dev *d, void *host_dst, const struct weight *w);
 void cpu_weight_free(struct dev *d, struct weight *w);
 int cpu_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, int M);
+/* cpu/pack.c: columns [0, n) of a kc-row block whose (k, j) lies at src[k*ks + j*js],
+ * ks or js being 1, into strips of w columns: strip i at dst + i*w*kc, [kc][w] */
+void cpu_pack(real *dst, int w, const real *src, size_t ks, size_t js, int n, int kc);
 /* cpu/linear.c */
 int cpu_linear(struct dev *d, real *y, int ldy, const struct weight *w, const real *x, int ldx, int M, bool add);
 /* cpu/rows.c */

@@ -8,7 +8,7 @@
 #include "kernels/cpu/cpu.h"
 #include <string.h>
 
-enum { GEMM_MC = 768, GEMM_NC = 1024, GEMM_L2_ROWS = 96 };
+enum { GEMM_MC = 960, GEMM_NC = 1024, GEMM_L2_ROWS = 120 };
 
 struct gemm_job {
 	const struct cpu_kernels *k;
@@ -19,25 +19,8 @@ struct gemm_job {
 	int M, N, K;
 	real *pa, *pb; /* packed blocks */
 	int m0, mc, n0, nc, k0, kc; /* the current ones */
-	bool pack_a, pack_b;
+	bool pack_b;
 };
-
-/* dst [kc][w] from a source whose (k, j) lies at src[k*ks + j*js]; j >= have is 0 */
-static void pack_strip(real *dst, int w, const real *src, size_t ks, size_t js, int have, int kc)
-{
-	if (js == 1) {
-		for (int k = 0; k < kc; k++, dst += w, src += ks) {
-			for (int j = 0; j < have; j++)
-				dst[j] = src[j];
-			for (int j = have; j < w; j++)
-				dst[j] = 0;
-		}
-		return;
-	}
-	for (int j = 0; j < w; j++)
-		for (int k = 0; k < kc; k++)
-			dst[(size_t)k * (size_t)w + (size_t)j] = j < have ? src[(size_t)k * ks + (size_t)j * js] : 0;
-}
 
 static void gemm_pack(void *ctx, int t, int n)
 {
@@ -48,17 +31,14 @@ static void gemm_pack(void *ctx, int t, int n)
 	if (j->pack_b) {
 		cpu_split(j->nc, nr, t, n, &from, &to);
 		size_t ks = j->tB ? 1 : j->ldb, js = j->tB ? j->ldb : 1;
-		for (int c = from; c < to; c += nr)
-			pack_strip(j->pb + (size_t)c * kc, nr, j->B + (size_t)j->k0 * ks + (size_t)(j->n0 + c) * js, ks, js,
-				   cpu_min(nr, j->nc - c), j->kc);
+		if (from < to)
+			cpu_pack(j->pb + (size_t)from * kc, nr, j->B + (size_t)j->k0 * ks + (size_t)(j->n0 + from) * js, ks, js, to - from,
+				 j->kc);
 	}
-	if (j->pack_a) {
-		cpu_split(j->mc, mr, t, n, &from, &to);
-		size_t ks = j->tA ? j->lda : 1, js = j->tA ? 1 : j->lda;
-		for (int r = from; r < to; r += mr)
-			pack_strip(j->pa + (size_t)r * kc, mr, j->A + (size_t)j->k0 * ks + (size_t)(j->m0 + r) * js, ks, js,
-				   cpu_min(mr, j->mc - r), j->kc);
-	}
+	cpu_split(j->mc, mr, t, n, &from, &to);
+	size_t ks = j->tA ? j->lda : 1, js = j->tA ? 1 : j->lda;
+	if (from < to)
+		cpu_pack(j->pa + (size_t)from * kc, mr, j->A + (size_t)j->k0 * ks + (size_t)(j->m0 + from) * js, ks, js, to - from, j->kc);
 }
 
 static void gemm_tile(const struct gemm_job *j, int r, int c)
@@ -142,7 +122,6 @@ int cpu_gemm(struct dev *d, real *C, int ldc, bool tA, const real *A, int lda, b
 				j.kc = cpu_min(kb, K - j.k0);
 				j.mc = cpu_min(GEMM_MC, M - j.m0);
 				j.pack_b = j.m0 == 0;
-				j.pack_a = true;
 				double work = 2.0 * j.mc * j.nc * j.kc;
 				cpu_run(d, work, gemm_pack, &j);
 				cpu_run(d, work, gemm_part, &j);

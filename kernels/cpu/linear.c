@@ -61,12 +61,13 @@ static void linear_few(void *ctx, int t, int n)
 	int groups = (j->M + mr - 1) / mr;
 
 	cpu_split(j->w->N, nr, t, n, &from, &to);
-	/* a few panels at a time: x and the panels stay in L1 over the groups of rows */
-	int p1 = (to + nr - 1) / nr;
-	for (int p = from / nr; p < p1; p += 4)
+	/* as many panels as the kernel takes at once: each is then one unbroken stream,
+	 * and stays in L1 or L2 for a second group of rows */
+	int p1 = (to + nr - 1) / nr, rows = (j->M + groups - 1) / groups, step = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+	for (int p = from / nr; p < p1; p += step)
 		for (int g = 0; g < groups; g++) {
 			int m0 = j->M * g / groups, m1 = j->M * (g + 1) / groups;
-			linear_tile(j, p, cpu_min(p + 4, p1), m0, m1 - m0, j->x + (size_t)m0 * j->ldx, j->ldx, 1);
+			linear_tile(j, p, cpu_min(p + step, p1), m0, m1 - m0, j->x + (size_t)m0 * j->ldx, j->ldx, 1);
 		}
 }
 
@@ -76,12 +77,8 @@ static void linear_pack_x(void *ctx, int t, int n)
 	int mr = j->k->mr, K = j->w->K, from, to;
 
 	cpu_split(j->M, mr, t, n, &from, &to);
-	for (int m = from; m < to; m++) {
-		real *tile = j->tiles + (size_t)(m / mr) * (size_t)mr * (size_t)K + m % mr;
-		const real *x = j->src + (size_t)m * j->ldx;
-		for (int k = 0; k < K; k++)
-			tile[(size_t)k * (size_t)mr] = x[k];
-	}
+	if (from < to)
+		cpu_pack(j->tiles + (size_t)from * (size_t)K, mr, j->src + (size_t)from * j->ldx, 1, j->ldx, to - from, K);
 }
 
 static void linear_many(void *ctx, int t, int n)
