@@ -205,7 +205,8 @@ json_t *gate_json(const struct gate_rules *g, const struct gate_verdict *v)
 	if (!j || !domains || json_object_set_new(j, "verdict", json_string(names[v->outcome])) < 0 ||
 	    json_object_set_new(j, "reason", json_string(v->reason)) < 0 ||
 	    json_object_set_new(j, "alpha", json_real(g->alpha)) < 0 ||
-	    json_object_set_new(j, "clip", json_real(g->clip)) < 0 || json_object_set_new(j, "margin", json_real(g->margin)) < 0 || json_object_set_new(j, "domains", domains) < 0) {
+	    json_object_set_new(j, "clip", json_real(g->clip)) < 0 ||
+	    json_object_set_new(j, "margin", json_real(g->margin)) < 0 || json_object_set_new(j, "domains", domains) < 0) {
 		json_decref(j);
 		return NULL;
 	}
