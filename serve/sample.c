@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include "serve/sample.h"
 
 struct sampler {
@@ -75,16 +76,24 @@ static bool ranks_above(const real *l, uint32_t a, uint32_t b)
 	return l[a] > l[b] || (l[a] == l[b] && a < b);
 }
 
-static void sift(uint32_t *heap, int n, int i, const real *l)
+static void swap(uint32_t *a, uint32_t *b)
+{
+	uint32_t x = *a;
+	*a = *b;
+	*b = x;
+}
+
+/* Let heap[i] sink: the best id on top, or the worst. */
+static void sift(uint32_t *heap, int n, int i, const real *l, bool worst)
 {
 	uint32_t x = heap[i];
 	for (;;) {
 		int child = 2 * i + 1;
 		if (child >= n)
 			break;
-		if (child + 1 < n && ranks_above(l, heap[child + 1], heap[child]))
+		if (child + 1 < n && ranks_above(l, heap[child + 1], heap[child]) != worst)
 			child++;
-		if (!ranks_above(l, heap[child], x))
+		if (ranks_above(l, heap[child], x) == worst)
 			break;
 		heap[i] = heap[child];
 		i = child;
@@ -92,36 +101,116 @@ static void sift(uint32_t *heap, int n, int i, const real *l)
 	heap[i] = x;
 }
 
-/* The last kept id under top_k and top_p. Popped ids gather at the heap's tail in
- * rank order from the end, which is where top_p reads them again when top_k bounds the sum. */
+/* ---- exponentials ---- */
+
+typedef double v2 __attribute__((vector_size(16)));
+typedef int64_t i2 __attribute__((vector_size(16)));
+
+/* 2^n e^r with |r| <= ln2/2; a plain Taylor sum of degree 11 is good to 1e-14 there. Two at a time,
+ * because a sampled token costs a vocabulary of these. */
+static inline v2 exp2lanes(v2 x)
+{
+	const double shift = 0x1.8p52; /* adding it rounds to whole numbers and leaves them in the low bits */
+	static const double c[] = {1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720,
+				   1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1, 1};
+	v2 t = x * 1.4426950408889634 + shift, n = t - shift;
+	v2 r = (x - n * 0x1.62e42fee00000p-1) - n * 0x1.a39ef35793c76p-33; /* ln2 in two parts */
+	v2 y = r * c[0] + c[1];
+	for (int i = 2; i < 12; i++)
+		y = y * r + c[i];
+	return (v2)((i2)y + ((i2)t << 52));
+}
+
+double sample_exp(double x)
+{
+	v2 v = {x, x};
+	return exp2lanes(v)[0];
+}
+
+enum { FAR = -60 }; /* e^-60 is far below what the 53 bits of u resolve */
+
+static double weigh(struct sampler *s, const real *l, double max, double inv_t)
+{
+	double total = 0;
+	int i = 0;
+	for (; i + 2 <= s->V; i += 2) {
+		v2 x = {(double)l[i], (double)l[i + 1]};
+		x = (x - max) * inv_t;
+		i2 near = x > (double)FAR; /* false for NaN and -inf */
+		v2 y = (v2)((i2)exp2lanes((v2)((i2)x & near)) & near);
+		memcpy(s->p + i, &y, sizeof y);
+	}
+	for (; i < s->V; i++) {
+		double x = ((double)l[i] - max) * inv_t;
+		s->p[i] = x > FAR ? sample_exp(x) : 0;
+	}
+	for (i = 0; i < s->V; i++)
+		total += s->p[i];
+	return total;
+}
+
+/* ---- filters ---- */
+
+/* The k best ids in rank order into heap[0..n); n returned. A heap with the worst of them on top
+ * turns most of the row away with one comparison. */
+static int best_k(struct sampler *s, const real *l, int k)
+{
+	uint32_t *h = s->heap;
+	int n = 0;
+	for (int i = 0; i < s->V; i++) {
+		uint32_t id = (uint32_t)i;
+		if (!(s->p[i] > 0) || (n == k && !ranks_above(l, id, h[0])))
+			continue;
+		int at = n < k ? n++ : 0;
+		h[at] = id;
+		if (at)
+			for (; at && ranks_above(l, h[(at - 1) / 2], h[at]); at = (at - 1) / 2)
+				swap(&h[at], &h[(at - 1) / 2]);
+		else
+			sift(h, n, 0, l, true);
+	}
+	for (int m = n - 1; m > 0; m--) { /* the worst goes to the end, again and again */
+		swap(&h[0], &h[m]);
+		sift(h, m, 0, l, true);
+	}
+	return n;
+}
+
+/* The last kept id under top_p alone. Ids whose share is under (1 - top_p) / V cannot be
+ * needed: together they weigh less than what may be left out. */
+static uint32_t last_of_mass(struct sampler *s, const real *l, double top_p, double total)
+{
+	double floor = (1 - top_p) * total / s->V * 0.999, want = top_p * total, sum = 0;
+	uint32_t *h = s->heap, last = 0;
+	int n = 0;
+	for (int i = 0; i < s->V; i++)
+		if (s->p[i] > 0 && s->p[i] >= floor)
+			h[n++] = (uint32_t)i;
+	for (int i = n / 2 - 1; i >= 0; i--)
+		sift(h, n, i, l, false);
+	do { /* the best one is always kept */
+		last = h[0];
+		sum += s->p[last];
+		h[0] = h[--n];
+		sift(h, n, 0, l, false);
+	} while (n > 0 && sum < want);
+	return last;
+}
+
 static uint32_t last_kept(struct sampler *s, const real *l, const struct sampling *how, double total)
 {
-	int n = 0, popped = 0;
-	for (int i = 0; i < s->V; i++)
-		if (s->p[i] > 0)
-			s->heap[n++] = (uint32_t)i;
-	int size = n;
-	for (int i = n / 2 - 1; i >= 0; i--)
-		sift(s->heap, n, i, l);
-	int limit = how->top_k > 0 && how->top_k < size ? how->top_k : size;
-	bool by_k = limit < size, by_p = how->top_p < 1;
-	double want = by_p && !by_k ? (double)how->top_p * total : INFINITY, sum = 0;
-	while (popped < limit && (popped == 0 || sum < want)) { /* the best one is always kept */
-		uint32_t top = s->heap[0];
-		s->heap[0] = s->heap[--n];
-		sift(s->heap, n, 0, l);
-		s->heap[n] = top;
-		sum += s->p[top];
-		popped++;
+	if (how->top_k <= 0 || how->top_k >= s->V)
+		return last_of_mass(s, l, (double)how->top_p, total);
+	int n = best_k(s, l, how->top_k), i = n;
+	if (how->top_p < 1) {
+		double sum = 0, want = 0;
+		for (int j = 0; j < n; j++)
+			want += s->p[s->heap[j]];
+		want *= (double)how->top_p;
+		for (i = 0; i < n && (i == 0 || sum < want); i++)
+			sum += s->p[s->heap[i]];
 	}
-	if (by_p && by_k) {
-		double target = (double)how->top_p * sum;
-		int i = 0;
-		for (sum = 0; i < popped && (i == 0 || sum < target); i++)
-			sum += s->p[s->heap[size - 1 - i]];
-		popped = i;
-	}
-	return s->heap[size - popped];
+	return s->heap[i - 1];
 }
 
 uint32_t sample_token(struct sampler *s, const real *l, const struct sampling *how, uint32_t position)
@@ -130,12 +219,7 @@ uint32_t sample_token(struct sampler *s, const real *l, const struct sampling *h
 	double max = (double)l[best];
 	if (!(how->temperature > 0) || !isfinite(max))
 		return best;
-	double inv_t = 1 / (double)how->temperature, total = 0;
-	for (int i = 0; i < s->V; i++) {
-		double x = ((double)l[i] - max) * inv_t;
-		s->p[i] = x > -60 ? exp(x) : 0; /* e^-60 is far below what 53 bits of u resolve */
-		total += s->p[i];
-	}
+	double total = weigh(s, l, max, 1 / (double)how->temperature);
 	bool filtered = (how->top_k > 0 && how->top_k < s->V) || how->top_p < 1 || how->min_p > 0;
 	if (filtered) {
 		uint32_t last = best;

@@ -20,5 +20,7 @@ struct sampler *sampler_new(int V); /* NULL when out of memory */
 struct sampler *sampler_free(struct sampler *s);
 /* position: that of the token being drawn. A row without any finite maximum gives token 0. */
 uint32_t sample_token(struct sampler *s, const real *logits, const struct sampling *how, uint32_t position);
+/* The rule's exponential: x in [-60, 0], the same bits on every CPU that adds and multiplies doubles. */
+double sample_exp(double x);
 /* The uniform number of the rule, for tests and for anybody who must reproduce a draw. */
 double sample_uniform(uint64_t seed, uint32_t choice, uint32_t position);

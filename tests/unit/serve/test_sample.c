@@ -92,7 +92,7 @@ static uint32_t reference(const real *l, const struct sampling *how, uint32_t po
 	for (int i = 0; i < V; i++)
 		max = (double)l[i] > max ? (double)l[i] : max;
 	for (int i = 0; i < V; i++) {
-		p[i] = exp(((double)l[i] - max) / (double)how->temperature);
+		p[i] = sample_exp(((double)l[i] - max) * (1 / (double)how->temperature));
 		r[i] = (struct ranked){(double)l[i], i};
 	}
 	qsort(r, V, sizeof *r, by_rank);
@@ -138,6 +138,15 @@ static void test_filters(void **state)
 	sampler_free(s);
 }
 
+static void test_exp(void **state)
+{
+	(void)state;
+	for (double x = 0; x >= -60; x -= 0.00137)
+		if (!(fabs(sample_exp(x) / exp(x) - 1) <= 1e-13))
+			fail_msg("e^%g", x);
+	assert_true(sample_exp(0) == 1);
+}
+
 static void test_key(void **state)
 {
 	(void)state;
@@ -161,6 +170,7 @@ static void test_key(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_philox), cmocka_unit_test(test_greedy), cmocka_unit_test(test_inverse_cdf),
-					   cmocka_unit_test(test_filters), cmocka_unit_test(test_key)};
+					   cmocka_unit_test(test_filters), cmocka_unit_test(test_key),
+					   cmocka_unit_test(test_exp)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
