@@ -21,8 +21,14 @@ static void on_sweep(void *arg)
 	struct openai *o = arg;
 
 	for (struct completion *c = o->live, *next; c; c = next) {
+		bool posted;
+
 		next = c->next;
-		completion_drain(c);
+		pthread_mutex_lock(&c->lock);
+		posted = c->posted; /* its drain is on the way: that one may free it, not we */
+		pthread_mutex_unlock(&c->lock);
+		if (!posted)
+			completion_drain(c);
 	}
 	loop_timer_set(o->sweep, SWEEP_US);
 }
