@@ -23,7 +23,7 @@
 #include <unistd.h>
 #include "daemon/base/loop.h"
 
-enum { MAX_OUTPUT = 1 << 20, IDLE_S = 75, WRITE_S = 60 };
+enum { MAX_OUTPUT = 1 << 20, IDLE_S = 75, WRITE_S = 60, ACCEPT_PAUSE_US = 100000 };
 
 struct http {
 	struct evhttp *ev;
@@ -170,6 +170,29 @@ static int bound_port(int fd)
 	return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port);
 }
 
+static struct evconnlistener *listener(struct http *h)
+{
+	return evhttp_bound_socket_get_listener(h->bound);
+}
+
+static void on_accept_again(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	evconnlistener_enable(arg);
+}
+
+/* No descriptor left for a connection that waits: the listener would stay ready and the loop
+ * would spin on it. Look again a little later. (arg is evhttp's, not ours.) */
+static void on_accept_error(struct evconnlistener *l, void *arg)
+{
+	struct timeval pause = {0, ACCEPT_PAUSE_US};
+
+	(void)arg;
+	if (event_base_once(evconnlistener_get_base(l), -1, EV_TIMEOUT, on_accept_again, l, &pause) == 0)
+		evconnlistener_disable(l);
+}
+
 int http_new(struct loop *l, const struct http_options *o, struct http **ret, struct errtext *e)
 {
 	struct http *h = calloc(1, sizeof *h);
@@ -198,10 +221,10 @@ int http_new(struct loop *l, const struct http_options *o, struct http **ret, st
 	h->bound = evhttp_accept_socket_with_handle(h->ev, fd);
 	if (!h->bound) {
 		close(fd);
-		evhttp_free(h->ev);
-		free(h);
+		http_free(h);
 		return errtext_set(e, -ENOMEM, "out of memory");
 	}
+	evconnlistener_set_error_cb(listener(h), on_accept_error);
 	*ret = h;
 	return 0;
 }
@@ -224,8 +247,7 @@ int http_port(const struct http *h)
 
 void http_stop_accepting(struct http *h)
 {
-	if (h->bound)
-		evconnlistener_disable(evhttp_bound_socket_get_listener(h->bound));
+	evconnlistener_disable(listener(h));
 }
 
 const char *http_method(const struct http_request *r)

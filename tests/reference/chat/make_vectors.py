@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes vectors.jsonl, which tests/unit/serve/test_chat.c reads: what Jinja makes of message
+"""Writes vectors/chat.jsonl, which tests/unit/serve/test_chat.c reads: what Jinja makes of message
 lists with the templates that serve/chat.c renders by hand.
 
     pip install jinja2==3.1.6
-    make_vectors.py SMOLLM2.gguf > vectors.jsonl
+    make_vectors.py SMOLLM2.gguf > vectors/chat.jsonl
 
 Jinja's settings are those of Hugging Face chat templates (trim_blocks, lstrip_blocks). developer is
 given to the template as system, and text parts as their concatenation: our two conventions.

@@ -2,8 +2,8 @@
 """Writes the vectors that tests/unit/serve/test_tokenizer.c reads: one JSON object a line.
 
     pip install tokenizers==0.23.3
-    make_vectors.py MODEL.gguf 340 > smollm2.jsonl
-    ../../fixtures/toy_model.py /tmp/toy.gguf && make_vectors.py /tmp/toy.gguf 60 > toy.jsonl
+    make_vectors.py MODEL.gguf 340 > vectors/smollm2.jsonl
+    ../../fixtures/toy_model.py /tmp/toy.gguf && make_vectors.py /tmp/toy.gguf 60 > vectors/toy.jsonl
 """
 import json
 import pathlib

@@ -75,7 +75,7 @@ static void test_vectors(void **state)
 	int n_templates = 0;
 
 	(void)state;
-	assert_true(vectors_each("tests/reference/chat/vectors.jsonl", check_vector, &n_templates) >= 100);
+	assert_true(vectors_each("tests/reference/chat/vectors/chat.jsonl", check_vector, &n_templates) >= 100);
 	assert_int_equal(2, n_templates);
 }
 

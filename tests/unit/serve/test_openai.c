@@ -253,7 +253,8 @@ static void test_whole_reply(void **state)
 	(void)state;
 	fake_reset();
 	say("Paris.");
-	a = call_with("POST", CHAT, "X-Request-Id: abc-1\r\n", "{" HI ",\"model\":\"org/toy\",\"temperature\":0.5,\"top_p\":0.9,\"top_k\":5,\"seed\":-3,\"max_tokens\":9,\"extra\":1}");
+	a = call_with("POST", CHAT, "X-Request-Id: abc-1\r\n",
+		      "{" HI ",\"model\":\"org/toy\",\"temperature\":0.5,\"top_p\":0.9,\"top_k\":5,\"seed\":-3,\"max_tokens\":9,\"extra\":1}");
 	assert_int_equal(200, a.status);
 	assert_non_null(strstr(a.head, "X-Request-Id: abc-1"));
 	assert_non_null(strstr(a.head, "Content-Type: application/json"));

@@ -49,7 +49,7 @@ static void check_vector(void *arg, const json_t *v)
 static void test_toy_vectors(void **state)
 {
 	(void)state;
-	assert_true(vectors_each("tests/reference/tokenizer/toy.jsonl", check_vector, toy) >= 100);
+	assert_true(vectors_each("tests/reference/tokenizer/vectors/toy.jsonl", check_vector, toy) >= 100);
 }
 
 static void test_smollm2_vectors(void **state)
@@ -65,7 +65,7 @@ static void test_smollm2_vectors(void **state)
 	t = load_tokenizer(path);
 	assert_int_equal(49152, tokenizer_vocab(t));
 	assert_true(tokenizer_is_eog(t, 2) && tokenizer_is_eog(t, 0) && !tokenizer_is_eog(t, 1) && !tokenizer_is_eog(t, 100));
-	assert_true(vectors_each("tests/reference/tokenizer/smollm2.jsonl", check_vector, t) >= 300);
+	assert_true(vectors_each("tests/reference/tokenizer/vectors/smollm2.jsonl", check_vector, t) >= 300);
 	tokenizer_free(t);
 }
 
