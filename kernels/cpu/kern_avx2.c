@@ -7,5 +7,6 @@
 /* named, not left to contraction: the law of order must not hang on an optimizer */
 #define FMA(a, b, c) ((vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define VMAX(a, b)   ((vf)_mm256_max_ps((__m256)(a), (__m256)(b)))
+#define VMIN(a, b)   ((vf)_mm256_min_ps((__m256)(a), (__m256)(b)))
 #include "kernels/cpu/kern.inc"
 #endif

@@ -112,26 +112,27 @@ static void linear_pairs(void *ctx, int t, int n)
 {
 	const struct linear_job *j = ctx;
 	const struct weight *w = j->w;
-	int nr = j->k->nr, mr = j->k->mr, from, to;
+	int nr = j->k->nr, mr = j->k->mr, from, to, step = j->M == 1 ? 4 : 2;
 	int block = cpu_max(mr, L2_BYTES / (j->Kp * 2) / mr * mr), kb = cpu_kblock(w->K);
 	size_t panel = (size_t)nr * (size_t)j->Kp;
 
 	cpu_split(w->N, nr, t, n, &from, &to);
 	for (int b = 0; b < j->M; b += block)
-		for (int p = from / nr; p * nr < to; p++)
+		for (int c = from; c < to; c += step * nr)
 			for (int m = b; m < cpu_min(j->M, b + block); m += mr)
 				for (int k0 = 0; k0 < j->Kp; k0 += kb) {
 					struct cpu_product q = {
 						.R = cpu_min(mr, j->M - m),
-						.cols = cpu_min(nr, w->N - p * nr),
+						.cols = cpu_min(step * nr, to - c),
 						.K = cpu_min(kb, j->Kp - k0),
 						.add = j->add || k0 > 0,
-						.C = j->y + (size_t)m * j->ldy + (size_t)p * (size_t)nr,
+						.C = j->y + (size_t)m * j->ldy + (size_t)c,
 						.ldc = j->ldy,
 						.A = (const real *)(const void *)(j->x16 + (size_t)m * (size_t)j->Kp + k0),
 						.as_m = (size_t)j->Kp,
 						.as_k = 1,
-						.B = (const uint16_t *)w->packed + (size_t)p * panel + (size_t)k0 * (size_t)nr,
+						.B = (const uint16_t *)w->packed + (size_t)(c / nr) * panel + (size_t)k0 * (size_t)nr,
+						.ps = panel,
 					};
 					j->k->product_pairs(&q);
 				}

@@ -1,36 +1,13 @@
-/* TTT attention: a causal trunk plus one diagonal key per earlier step.
+/* TTT attention, forward: a causal trunk plus one diagonal key per earlier step.
  *
- * Forward: the trunk is serving's own core (cpu/attn.c) over keys and values put
- * into pages, the diagonals are further steps of the same online softmax.
- * Backward (eagle3.md §3.5), with the merged output O and log-sum-exp M:
- *   delta_t = dO_t . O_t,  P = exp(S - M),  dS = P (dO V' - delta)
- *   dV += P' dO,  dQ += scale dS K,  dK += scale dS' Q
- * Each query head is one piece of work with its own dK and dV, added to the kv
- * head's in order of heads at the end: any number of threads gives the same sums.
+ * The trunk is serving's own core (cpu/attn.c) over keys and values put into
+ * pages; the diagonals are further steps of the same online softmax. The backward
+ * half is cpu/ttt_back.c.
  */
-#include "kernels/cpu/attn.h"
+#include "kernels/cpu/ttt.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct ttt_job {
-	const struct cpu_kernels *k;
-	const struct ttt_kv *kv;
-	real *out, *lse, *dq;
-	const real *q, *dout, *o, *l;
-	const uint32_t *seg;
-	int n, nh, nkv, hd;
-	real scale;
-	struct kv_pool pool;
-	real *mem; /* threads' working memory */
-	size_t reals; /* of one thread */
-	real *part_k, *part_v; /* backward: [nh][n][hd] */
-};
-
-static int first_key(const struct ttt_job *j, int t)
-{
-	return j->seg ? (int)j->seg[t] : 0;
-}
 
 static void ttt_pages(void *ctx, int t, int n)
 {
@@ -70,7 +47,7 @@ static void ttt_block(const struct ttt_job *j, struct attn_block *b, int t0, int
 	for (int r = 0; r < b->R; r++) {
 		int t = t0 + r / group;
 		const real *q = j->q + ((size_t)t * (size_t)j->nh + (size_t)(b->head * group + r % group)) * (size_t)hd;
-		b->lo[r] = first_key(j, t);
+		b->lo[r] = ttt_first_key(j, t);
 		b->hi[r] = t;
 		for (int c = 0; c < hd; c++)
 			b->q[(size_t)r * (size_t)hd + (size_t)c] = q[c] * j->scale;
@@ -102,7 +79,7 @@ static void ttt_forward_part(void *ctx, int t, int n)
 	}
 }
 
-static bool ttt_bad(const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd)
+bool ttt_bad(const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd)
 {
 	if (n < 0 || nkv <= 0 || nh <= 0 || nh % nkv || nh / nkv > ATTN_ROWS || hd <= 0 || kv->n_steps < 1 || kv->n_steps > TTT_MAX_STEPS)
 		return true;
@@ -152,90 +129,5 @@ int cpu_ttt_attn(struct dev *d, real *out, real *lse, const real *q, const struc
 	double work = 2.0 * n * n * nh * hd;
 	cpu_run(d, 4.0 * n * nkv * hd, ttt_pages, &j);
 	cpu_run(d, work, ttt_forward_part, &j);
-	return 0;
-}
-
-static void ttt_back_row(const struct ttt_job *j, int h, int t, real *pk, real *pv)
-{
-	int hd = j->hd, kvh = h / (j->nh / j->nkv);
-	size_t th = ((size_t)t * (size_t)j->nh + (size_t)h), stride = (size_t)(j->nkv * hd);
-	const real *q = j->q + th * (size_t)hd, *dO = j->dout + th * (size_t)hd;
-	real *dq = j->dq + th * (size_t)hd, delta = j->k->dot(dO, j->o + th * (size_t)hd, hd);
-
-	memset(dq, 0, (size_t)hd * sizeof *dq);
-	for (int i = first_key(j, t); i <= t; i++) {
-		const real *kk = j->kv->k[0] + (size_t)i * stride + (size_t)(kvh * hd),
-			   *vv = j->kv->v[0] + (size_t)i * stride + (size_t)(kvh * hd);
-		real p = (real)exp((double)(j->k->dot(q, kk, hd) * j->scale - j->l[th]));
-		real ds = p * (j->k->dot(dO, vv, hd) - delta) * j->scale;
-		j->k->axpy(pv + (size_t)i * (size_t)hd, p, dO, hd);
-		j->k->axpy(pk + (size_t)i * (size_t)hd, ds, q, hd);
-		j->k->axpy(dq, ds, kk, hd);
-	}
-}
-
-static void ttt_back_head(void *ctx, int t, int n)
-{
-	const struct ttt_job *j = ctx;
-	size_t per = (size_t)j->n * (size_t)j->hd;
-	for (int h = t; h < j->nh; h += n)
-		for (int row = 0; row < j->n; row++)
-			ttt_back_row(j, h, row, j->part_k + (size_t)h * per, j->part_v + (size_t)h * per);
-}
-
-/* Trunk: add the heads' parts; diagonals: all of it. A thread owns rows. */
-static void ttt_back_rows(void *ctx, int thread, int n)
-{
-	const struct ttt_job *j = ctx;
-	int from, to, hd = j->hd, group = j->nh / j->nkv;
-	size_t per = (size_t)j->n * (size_t)hd;
-
-	cpu_split(j->n, 1, thread, n, &from, &to);
-	for (int t = from; t < to; t++)
-		for (int h = 0; h < j->nh; h++) {
-			size_t th = ((size_t)t * (size_t)j->nh + (size_t)h) * (size_t)hd,
-			       at = ((size_t)t * (size_t)j->nkv + (size_t)(h / group)) * (size_t)hd;
-			const real *q = j->q + th, *dO = j->dout + th;
-			j->k->axpy(j->kv->dk[0] + at, 1, j->part_k + (size_t)h * per + (size_t)t * (size_t)hd, hd);
-			j->k->axpy(j->kv->dv[0] + at, 1, j->part_v + (size_t)h * per + (size_t)t * (size_t)hd, hd);
-			real delta = j->k->dot(dO, j->o + th, hd);
-			for (int i = 1; i < j->kv->n_steps; i++) {
-				real w = (real)exp((double)(j->k->dot(q, j->kv->k[i] + at, hd) * j->scale - j->l[th / (size_t)hd]));
-				real ds = w * (j->k->dot(dO, j->kv->v[i] + at, hd) - delta) * j->scale;
-				j->k->axpy(j->kv->dv[i] + at, w, dO, hd);
-				j->k->axpy(j->kv->dk[i] + at, ds, q, hd);
-				j->k->axpy(j->dq + th, ds, j->kv->k[i] + at, hd);
-			}
-		}
-}
-
-int cpu_ttt_attn_backward(struct dev *d, real *dq, const struct ttt_kv *kv, const real *dout, const real *out, const real *lse,
-			  const real *q, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale)
-{
-	if (ttt_bad(kv, seg, n, nh, nkv, hd))
-		return cpu_bad(d, "ttt_attn_backward");
-	struct ttt_job j = {
-		.k = cpu_of(d)->k,
-		.kv = kv,
-		.dq = dq,
-		.q = q,
-		.dout = dout,
-		.o = out,
-		.l = lse,
-		.seg = seg,
-		.n = n,
-		.nh = nh,
-		.nkv = nkv,
-		.hd = hd,
-		.scale = scale,
-	};
-	size_t per = (size_t)n * (size_t)hd, all = (size_t)nh * per;
-	j.part_k = cpu_scratch(d, 2 * all * sizeof *j.part_k + 1);
-	if (!j.part_k)
-		return -ENOMEM;
-	j.part_v = j.part_k + all;
-	memset(j.part_k, 0, 2 * all * sizeof *j.part_k);
-	cpu_run(d, 5.0 * n * n * nh * hd, ttt_back_head, &j);
-	cpu_run(d, 10.0 * n * nh * hd * kv->n_steps, ttt_back_rows, &j);
 	return 0;
 }

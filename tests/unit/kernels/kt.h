@@ -16,7 +16,7 @@
 
 enum { KT_MAX_THREADS = 3 };
 
-/* Relative to the largest reference value. The double build proves the formulas. */
+/* Relative to the largest reference value (or 0.01). The double build proves the formulas. */
 #ifdef REDRAFT_DOUBLE
 #define KT_TOL(f32) (1e-12)
 #else
@@ -110,7 +110,7 @@ static inline real *kt_copy(const real *x, size_t n)
 #define kt_close(a, b, n, tol) kt_close_at(a, b, n, tol, __FILE__, __LINE__)
 static inline void kt_close_at(const real *a, const double *b, size_t n, double tol, const char *file, int line)
 {
-	double max = 1e-30;
+	double max = 0.01;
 	for (size_t i = 0; i < n; i++)
 		max = fabs(b[i]) > max ? fabs(b[i]) : max;
 	for (size_t i = 0; i < n; i++)
