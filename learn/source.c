@@ -20,7 +20,8 @@
 
 #include "daemon/base/clock.h"
 
-enum { MAX_PARTITIONS = 1024, META_TIMEOUT_MS = 1000, META_AGAIN_US = 60 * 1000000, META_RETRY_US = 2 * 1000000 };
+enum { MAX_PARTITIONS = 1024, META_AGAIN_US = 60 * 1000000, META_RETRY_US = 2 * 1000000 };
+enum { META_FIRST_MS = 1000, META_LATER_MS = 200 }; /* once partitions are known, training must not wait for a broker that is gone */
 
 struct part {
 	rd_kafka_queue_t *queue; /* owned; NULL until assigned */
@@ -84,7 +85,8 @@ static void ask_metadata(struct kafka *k)
 	k->meta_at = clock_us() + META_RETRY_US;
 	if (!t)
 		return;
-	rd_kafka_resp_err_t err = rd_kafka_metadata(k->rk, 0, t, &md, META_TIMEOUT_MS);
+	int wait_ms = k->n ? META_LATER_MS : META_FIRST_MS;
+	rd_kafka_resp_err_t err = rd_kafka_metadata(k->rk, 0, t, &md, wait_ms);
 	if (!err && md->topic_cnt == 1 && !md->topics[0].err && md->topics[0].partition_cnt > k->n) {
 		int n = md->topics[0].partition_cnt < MAX_PARTITIONS ? md->topics[0].partition_cnt : MAX_PARTITIONS;
 		struct part *p = realloc(k->parts, (size_t)n * sizeof *p);
@@ -95,14 +97,14 @@ static void ask_metadata(struct kafka *k)
 		}
 	}
 	if (!err && !k->cluster_id)
-		k->cluster_id = rd_kafka_clusterid(k->rk, META_TIMEOUT_MS);
+		k->cluster_id = rd_kafka_clusterid(k->rk, wait_ms);
 	if (err)
 		(void)snprintf(k->trouble, sizeof k->trouble, "metadata of %s: %.120s", k->topic, rd_kafka_err2str(err));
 	else {
 		k->trouble[0] = 0;
-		if (k->n)
-			k->meta_at = clock_us() + META_AGAIN_US;
 	}
+	if (k->n)
+		k->meta_at = clock_us() + META_AGAIN_US;
 	if (md)
 		rd_kafka_metadata_destroy(md);
 	rd_kafka_topic_destroy(t);

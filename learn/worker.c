@@ -271,13 +271,13 @@ static int one_pass(struct worker *w, struct errtext *e)
 	if (!r)
 		r = begin_if_none(w, e);
 	bool can = !r && learner_can_step(w->l);
+	refresh_status(w, false); /* a step may take seconds */
 	if (can)
 		r = learner_step(w->l, e);
 	if (can && !r && w->l->step % 50 == 0)
 		log_info("step %" PRId64 ": loss %.4f, accuracy %.3f, %" PRId64 " tokens trained", w->l->step, w->l->loss_mean, w->l->acc_mean, w->l->n.trained_tokens);
 	if (!r)
 		r = worker_due(w, e);
-	refresh_status(w, false);
 	if (!r && !can && !taken)
 		idle(w);
 	return r;
@@ -324,6 +324,7 @@ static int run(struct worker *w, struct errtext *e)
 	w->published_at = w->checkpointed_at = clock_us();
 	w->checkpointed_step = w->l->step;
 	log_info("at step %" PRId64 ", %" PRIu64 " records, base version %u", w->l->step, w->l->n.records, w->l->base);
+	refresh_status(w, true);
 	for (r = 0; !r && !w->stop;)
 		r = one_pass(w, e);
 	if (!r)
