@@ -8,5 +8,6 @@
 #define FMA(a, b, c) ((vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define VMAX(a, b)   ((vf)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define VMIN(a, b)   ((vf)_mm256_min_ps((__m256)(a), (__m256)(b)))
+#define VSQRT(a)     ((vf)_mm256_sqrt_ps((__m256)(a)))
 #include "kernels/cpu/kern.inc"
 #endif

@@ -15,6 +15,7 @@
 struct cpu_product;
 static void product_pairs(const struct cpu_product *p);
 static void round_bf16(unsigned short *y, const float *x, int n);
+#define VSQRT(a) ((vf)_mm512_sqrt_ps((__m512)(a)))
 #include "kernels/cpu/kern.inc"
 
 static void round_bf16(uint16_t *y, const real *x, int n)

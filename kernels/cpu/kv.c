@@ -65,22 +65,41 @@ void cpu_kv_put(const struct cpu_kernels *kn, struct kv_pool *p, int layer, uint
 	int tok = (int)(slot % (uint32_t)p->page_tok), nr = kn->nr;
 	size_t ke = (size_t)p->page_tok * (size_t)p->d, ve = cpu_kv_head_elems(kn, p);
 
+	size_t k0 = k_at(p, nr, tok, 0, p->type == DT_BF16);
 	for (int h = 0; h < p->n_kv; h++, k += p->d, v += p->d) {
 		size_t hi = head_index(p, layer, page, h);
 		if (p->type == DT_BF16) {
-			uint16_t *pk = (uint16_t *)p->k + hi * ke, *pv = (uint16_t *)p->v + hi * ve;
-			for (int c = 0; c < p->d; c++) {
-				pk[k_at(p, nr, tok, c, true)] = f32_to_bf16((float)k[c]);
+			uint16_t *pk = (uint16_t *)p->k + hi * ke + k0, *pv = (uint16_t *)p->v + hi * ve;
+			for (int c = 0; c < p->d; c++)
+				pk[(size_t)c * (size_t)nr] = f32_to_bf16((float)k[c]);
+			for (int c = 0; c < p->d; c++)
 				pv[v_at(p, nr, tok, c, true)] = f32_to_bf16((float)v[c]);
-			}
 		} else {
-			real *pk = (real *)p->k + hi * ke, *pv = (real *)p->v + hi * ve;
-			for (int c = 0; c < p->d; c++) {
-				pk[k_at(p, nr, tok, c, false)] = k[c];
+			real *pk = (real *)p->k + hi * ke + k0, *pv = (real *)p->v + hi * ve;
+			for (int c = 0; c < p->d; c++)
+				pk[(size_t)c * (size_t)nr] = k[c];
+			for (int c = 0; c < p->d; c++)
 				pv[v_at(p, nr, tok, c, false)] = v[c];
-			}
 		}
 	}
+}
+
+struct kv_write {
+	const struct cpu_kernels *kn;
+	struct kv_pool *p;
+	int layer, M;
+	size_t ld;
+	const real *k, *v;
+	const uint32_t *slots;
+};
+
+static void kv_write_part(void *ctx, int t, int n)
+{
+	const struct kv_write *j = ctx;
+	int from, to;
+	cpu_split(j->M, 8, t, n, &from, &to);
+	for (int m = from; m < to; m++)
+		cpu_kv_put(j->kn, j->p, j->layer, j->slots[m], j->k + (size_t)m * j->ld, j->v + (size_t)m * j->ld);
 }
 
 int cpu_kv_write(struct dev *d, struct kv_pool *p, int layer, const real *k, const real *v, int ld, const uint32_t *slots, int M)
@@ -92,8 +111,8 @@ int cpu_kv_write(struct dev *d, struct kv_pool *p, int layer, const real *k, con
 	for (int m = 0; m < M; m++)
 		if (slots[m] >= n_slots)
 			return cpu_bad(d, "kv_write: slot past the pool");
-	for (int m = 0; m < M; m++)
-		cpu_kv_put(cpu_of(d)->k, p, layer, slots[m], k + (size_t)m * (size_t)ld, v + (size_t)m * (size_t)ld);
+	struct kv_write j = {.kn = cpu_of(d)->k, .p = p, .layer = layer, .M = M, .ld = (size_t)ld, .k = k, .v = v, .slots = slots};
+	cpu_run(d, 16.0 * M * p->n_kv * p->d, kv_write_part, &j);
 	return 0;
 }
 

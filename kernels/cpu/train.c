@@ -26,22 +26,36 @@ static uint32_t ce_argmax(const real *x, int n, real max)
 	return 0;
 }
 
-/* loss = sum_v Q_v (lse - x_v);  dx = w (softmax - Q) */
-static void ce_row(const struct ce_job *j, int i)
+/* sum min(a, b) in double, eight chains */
+static double min_sum(const real *a, const real *b, int n)
 {
-	real *x = j->logits + (size_t)i * (size_t)j->Vd;
-	const struct teacher *q = j->q;
-	const real *p = q->p + (size_t)(j->r0 + i) * (size_t)q->K;
-	const uint32_t *ids = q->ids ? q->ids + (size_t)(j->r0 + i) * (size_t)q->K : NULL;
-	real mx = j->k->row_max(x, j->Vd), w = j->w[i];
-	double lse = (double)mx + log((double)j->k->exp_sum(x, mx, j->Vd)), loss = 0, alpha = 0;
+	double acc[8] = {0};
+	for (int i = 0; i < n; i++)
+		acc[i % 8] += (double)(a[i] < b[i] ? a[i] : b[i]);
+	return ((acc[0] + acc[4]) + (acc[2] + acc[6])) + ((acc[1] + acc[5]) + (acc[3] + acc[7]));
+}
 
-	if (j->argmax)
-		j->argmax[i] = ce_argmax(x, j->Vd, mx);
-	for (int c = 0; c < q->K; c++) {
+/* loss = sum_v Q_v (lse - x_v);  dx = w (softmax - Q) */
+static void ce_dense(const struct ce_job *j, int i, real *x, const real *p, real max, double lse)
+{
+	double mass = 0;
+	for (int v = 0; v < j->Vd; v++)
+		mass += (double)p[v];
+	if (j->loss)
+		j->loss[i] = (real)(lse * mass - (double)j->k->dot(p, x, j->Vd));
+	j->k->exp_scaled(x, x, max, (real)exp((double)max - lse), j->Vd);
+	if (j->alpha)
+		j->alpha[i] = (real)min_sum(p, x, j->Vd);
+	j->k->axpby(x, -j->w[i], p, j->w[i], (size_t)j->Vd);
+}
+
+static void ce_sparse(const struct ce_job *j, int i, real *x, const real *p, const uint32_t *ids, real max, double lse)
+{
+	double loss = 0, alpha = 0;
+	for (int c = 0; c < j->q->K; c++) {
 		if (p[c] == 0)
 			continue;
-		double lp = (double)x[ids ? ids[c] : (uint32_t)c] - lse, s = exp(lp);
+		double lp = (double)x[ids[c]] - lse, s = exp(lp);
 		loss -= (double)p[c] * lp;
 		alpha += s < (double)p[c] ? s : (double)p[c];
 	}
@@ -49,18 +63,26 @@ static void ce_row(const struct ce_job *j, int i)
 		j->loss[i] = (real)loss;
 	if (j->alpha)
 		j->alpha[i] = (real)alpha;
-	if (w == 0) {
-		memset(x, 0, (size_t)j->Vd * sizeof *x);
-		return;
-	}
-	j->k->exp_scaled(x, x, (real)lse, w, j->Vd);
-	if (!ids) {
-		j->k->axpy(x, -w, p, j->Vd);
-		return;
-	}
-	for (int c = 0; c < q->K; c++)
+	j->k->exp_scaled(x, x, max, (real)(exp((double)max - lse) * (double)j->w[i]), j->Vd);
+	for (int c = 0; c < j->q->K; c++)
 		if (p[c] != 0)
-			x[ids[c]] -= w * p[c];
+			x[ids[c]] -= j->w[i] * p[c];
+}
+
+static void ce_row(const struct ce_job *j, int i)
+{
+	real *x = j->logits + (size_t)i * (size_t)j->Vd;
+	const struct teacher *q = j->q;
+	size_t at = (size_t)(j->r0 + i) * (size_t)q->K;
+	real mx = j->k->row_max(x, j->Vd);
+	double lse = (double)mx + log((double)j->k->exp_sum(x, mx, j->Vd));
+
+	if (j->argmax)
+		j->argmax[i] = ce_argmax(x, j->Vd, mx);
+	if (q->ids)
+		ce_sparse(j, i, x, q->p + at, q->ids + at, mx, lse);
+	else
+		ce_dense(j, i, x, q->p + at, mx, lse);
 }
 
 static void ce_part(void *ctx, int t, int n)
