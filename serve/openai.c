@@ -285,7 +285,7 @@ static void common_headers(struct http_request *h)
 	const char *id = http_header(h, "X-Request-Id");
 
 	http_set_header(h, "Access-Control-Allow-Origin", "*");
-	http_set_header(h, "X-Redraft-Version", REDRAFT_COMMIT);
+	http_set_header(h, "X-Redraft-Commit", REDRAFT_COMMIT);
 	if (id && strlen(id) <= 128)
 		http_set_header(h, "X-Request-Id", id);
 }
