@@ -127,6 +127,23 @@ static void keep_cut(struct control *c, uint32_t version, const char *dir)
 	manifest_done(&m);
 }
 
+/* Same shapes do not make a draft fit: was this version made for our target? A folder without
+ * a manifest is somebody's experiment and is taken at its word. */
+static bool fits_target(struct control *c, const char *dir, struct errtext *e)
+{
+	struct errtext ignored;
+	struct manifest m;
+	bool fits;
+
+	if (manifest_read(dir, &m, &ignored) < 0)
+		return true;
+	fits = strcmp(m.target_fp, c->o.target_fp) == 0;
+	if (!fits)
+		errtext_set(e, -EINVAL, "it was made for another target (fingerprint %.12s, this server holds %.12s)", m.target_fp, c->o.target_fp);
+	manifest_done(&m);
+	return fits;
+}
+
 static void drop_version(struct control *c, uint32_t version)
 {
 	struct errtext e = {""};
@@ -355,6 +372,7 @@ static void on_load(void *ctx, struct rpc_call *call, json_t *p)
 	const char *path = json_string_value(json_object_get(p, "path")), *sha = json_string_value(json_object_get(p, "weights_sha"));
 	const struct engine_slot *slot;
 	struct engine_status s;
+	struct errtext e;
 	uint32_t version;
 
 	if (!get_u32(p, "version", true, &version) || version == 0) {
@@ -371,6 +389,11 @@ static void on_load(void *ctx, struct rpc_call *call, json_t *p)
 	}
 	if (c->load) {
 		rpc_error(call, "io.redraft.Busy", "version %u is being loaded", c->load->version);
+		return;
+	}
+	if (!fits_target(c, path, &e)) {
+		note(c, true, "version %u was not loaded: %s", version, e.text);
+		rpc_error(call, "io.redraft.BadVersion", "version %u: %s", version, e.text);
 		return;
 	}
 	engine_status(c->o.engine, &s);
@@ -510,7 +533,7 @@ static bool restore(struct control *c, uint32_t version)
 		note(c, true, "version %u of the store is not usable: %s", version, e.text);
 		return false;
 	}
-	if (engine_load(c->o.engine, version, dir, sha, &e) < 0) {
+	if (!fits_target(c, dir, &e) || engine_load(c->o.engine, version, dir, sha, &e) < 0) {
 		note(c, true, "version %u of the store cannot be loaded: %s", version, e.text);
 		manifest_done(&m);
 		return false;

@@ -1,7 +1,8 @@
 /* The control socket over a real engine with toy drafts, called as the daemon and
  * redraftctl call it.
  *
- * Load answers with the hash of what is held and unloads other weights than were asked for;
+ * Load answers with the hash of what is held, unloads other weights than were asked for and
+ * refuses a version made for another target;
  * activation, generations and `previous`; rollback goes back one, then further, then to plain,
  * is not Busy while a load runs and disowns it; a status socket changes nothing; an
  * operator's switch survives a restart until the store's state is newer; state.json is taken at
@@ -42,7 +43,7 @@ static void start(void)
 {
 	struct engine_options o = {.dev = t.d, .target = t.target, .max_seqs = 2, .max_queue = 8, .max_context = 160, .kv_tokens = 320,
 				   .prefill_chunk = 32, .draft_k = 3};
-	struct control_options c = {.run_dir = t.run, .store = t.store, .model_name = "toy", .target_fp = "f"};
+	struct control_options c = {.run_dir = t.run, .store = t.store, .model_name = "toy", .target_fp = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"};
 	struct errtext e = {""};
 
 	if (engine_new(&o, &t.engine, &e) < 0 || loop_new(&t.loop) < 0)
@@ -69,12 +70,12 @@ static void stop(void)
 	t.loop = loop_free(t.loop);
 }
 
-static void write_manifest(int i, const char *sha)
+static void write_manifest_for(int i, const char *sha, char target)
 {
 	struct manifest m = {.number = (uint32_t)i, .created = "2026-01-01T00:00:00.000Z"};
 	struct errtext e = {""};
 
-	memset(m.target_fp, 'f', 64);
+	memset(m.target_fp, target, 64);
 	memset(m.draft_fp, 'd', 64);
 	memset(m.model_sha, 'a', 64);
 	memset(m.config_sha, 'b', 64);
@@ -83,6 +84,11 @@ static void write_manifest(int i, const char *sha)
 	if (manifest_write(t.dir[i], &m, &e) < 0)
 		fail_msg("%s", e.text);
 	manifest_done(&m);
+}
+
+static void write_manifest(int i, const char *sha)
+{
+	write_manifest_for(i, sha, 'f');
 }
 
 static int setup(void **state)
@@ -219,6 +225,9 @@ static void test_load(void **state)
 	refused("control", "Load", json_pack("{s:i,s:s,s:s}", "version", 3, "path", "store/3", "weights_sha", ""), "InvalidParameter");
 	refused("control", "Load", json_pack("{s:i,s:s,s:s}", "version", 3, "path", t.dir[3], "weights_sha", "abc"), "InvalidParameter");
 	refused("control", "Load", json_pack("{s:s}", "version", "3"), "InvalidParameter");
+	write_manifest_for(4, t.sha[4], 'e');
+	refused("control", "Load", json_pack("{s:i,s:s,s:s}", "version", 4, "path", t.dir[4], "weights_sha", t.sha[4]), "another target");
+	write_manifest(4, t.sha[4]);
 	refused("status", "Load", json_pack("{s:i,s:s,s:s}", "version", 3, "path", t.dir[3], "weights_sha", t.sha[3]), "PermissionDenied");
 	refused("status", "Rollback", NULL, "PermissionDenied");
 	j = call_on("status", "Status", NULL, &e);
@@ -386,10 +395,16 @@ static void test_start_without_what_the_state_names(void **state)
 	save_state(20, 5, 2);
 	start();
 	is_live(0, "store"); /* weights differ from the manifest */
+	load(2);
 	moved(call("Activate", to(2, "new")), 2, 0);
 	stop();
 	write_manifest(5, t.sha[5]);
-	save_state(21, 77, 5);
+	write_manifest_for(6, t.sha[6], 'e');
+	save_state(21, 6, 5);
+	start();
+	is_live(0, "store"); /* made for another target */
+	stop();
+	save_state(22, 77, 5);
 	start();
 	is_live(0, "store"); /* no such folder */
 	stop();
