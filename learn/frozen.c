@@ -183,8 +183,10 @@ void frozen_close(struct frozen *f)
 
 int frozen_draft_config(const struct frozen *f, int draft_vocab, struct draft_config *ret, struct errtext *e)
 {
+	if (!f->n_layer)
+		return errtext_set(e, -EINVAL, "frozen.safetensors does not tell the target's shape: remove it and start redraft-serve once");
 	if (f->n_layer < 8)
-		return errtext_set(e, -EINVAL, f->n_layer ? "the target has only %d layers: boundaries collide below 8" : "frozen.safetensors does not tell the target's shape (n_layer %d): remove it and start redraft-serve once", f->n_layer);
+		return errtext_set(e, -EINVAL, "the target has only %d layers: boundaries collide below 8", f->n_layer);
 	struct draft_config c = {
 		.hidden_size = f->H, .target_hidden_size = f->H, .vocab_size = f->V,
 		.intermediate_size = f->intermediate_size ? f->intermediate_size : (f->H * 8 / 3 + 63) / 64 * 64,

@@ -329,7 +329,8 @@ int learner_restore(struct learner *l, int64_t *ret_journal, struct errtext *e)
 	if (!r)
 		r = checkpoint_load(dir, &c, &l->serial, &damaged, e);
 	if (!r)
-		r = c.V == l->fz->V ? restore_state(l, &c, ret_journal, e) : errtext_set(e, -EINVAL, "checkpoint: %d tokens, the target has %d: use another state_dir", c.V, l->fz->V);
+		r = c.V == l->fz->V ? restore_state(l, &c, ret_journal, e)
+				    : errtext_set(e, -EINVAL, "checkpoint: %d tokens, the target has %d: use another state_dir", c.V, l->fz->V);
 	else if (r == -ENOENT) {
 		*ret_journal = 0;
 		r = 0;
