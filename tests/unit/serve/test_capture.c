@@ -5,7 +5,8 @@
  * whole text: every position but the last has exactly one row with its token, mask, features (bit
  * for bit as bf16), hidden state (prompt) or top-k (generated); rounds follow one another by
  * accepted + 1, their accepted proposals are the text, their sums are the
- * request's own numbers. A request that opted out leaves round records only.
+ * request's own numbers; what was proposed is what the draft says when it is run once over
+ * the whole prefix with the target's features (eagle3.md, alignment). A request that opted out leaves round records only.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@
 #include <librdkafka/rdkafka.h>
 #include <librdkafka/rdkafka_mock.h>
 #include "schemas/record.h"
+#include "serve/draft.h"
 #include "serve/tap.h"
 #include "tests/unit/serve/harness.h"
 
@@ -128,7 +130,7 @@ static int setup(void **state)
 			return -1;
 		x.target[i] = toy_target(x.d[i], 0.05f, DT_F32);
 		snprintf(x.dir[i], sizeof x.dir[i], "/tmp/redraft-capture-%d-%d", (int)getpid(), i);
-		if (toy_draft(x.dir[i], i ? TOY_RANDOM : TOY_AGREES, 3, 2, &e))
+		if (toy_draft(x.dir[i], i ? TOY_RANDOM : TOY_LEANS, 3, 2, &e))
 			return -1;
 	}
 	rd_kafka_t *k = client(RD_KAFKA_PRODUCER, NULL);
@@ -297,6 +299,61 @@ static void test_rounds(void **state)
 	assert_true(flagged > 0);
 }
 
+/* What version 1 proposes from row t on, with nothing but the prefix before it. */
+static void propose_again(struct draft *q, const real *features, const uint32_t *text, int t, int len, uint32_t *ret)
+{
+	uint32_t pos[JOB_MAX], pages[8] = {0, 1, 2, 3, 4, 5, 6, 7}, last = (uint32_t)t;
+	real fb[TOY_H];
+	struct kv_pool kv = {.page_tok = 32, .n_pages = 8, .type = DT_F32};
+	for (uint32_t i = 0; i < JOB_MAX; i++)
+		pos[i] = i;
+	assert_int_equal(draft_eagle3.kv_shape(q, &kv), 0);
+	assert_int_equal(x.d[1]->ops->kv_new(x.d[1], &kv), 0);
+	struct attn_seq s = {.pages = pages, .n_rows = t + 1};
+	struct draft_rows r = {.M = t + 1, .ids = text + 1, .pos = pos, .slots = pos, .seqs = &s, .n_seqs = 1, .features = features, .last_rows = &last};
+	assert_int_equal(draft_eagle3.extend(q, &kv, &r, ret, fb), 0);
+	for (int i = 1; i < len; i++) {
+		s = (struct attn_seq){.pages = pages, .n_past = t + i, .n_rows = 1};
+		r = (struct draft_rows){.M = 1, .ids = ret + i - 1, .pos = pos + t + i, .slots = pos + t + i, .seqs = &s, .n_seqs = 1};
+		assert_int_equal(draft_eagle3.step(q, &kv, &r, fb, ret + i), 0);
+	}
+	x.d[1]->ops->kv_free(x.d[1], &kv);
+}
+
+static void test_proposals(void **state)
+{
+	(void)state;
+	static real features[JOB_MAX * 3 * TOY_H], hidden[JOB_MAX * TOY_H], logits[JOB_MAX * TOY_V];
+	struct draft *q = NULL;
+	struct errtext e = {0};
+	int boundaries[N_BOUNDARIES], checked = 0, kinds = 0;
+	bool met[TOY_V] = {false};
+	default_boundaries(TOY_LAYERS, boundaries);
+	assert_int_equal(draft_eagle3.load(x.d[1], x.dir[0], llama_embedding(x.target[1]), TOY_LAYERS, boundaries, DT_F32, &q, &e), 0);
+	for (int i = 0; i < JOBS; i++) {
+		struct trace_record *rec[MAX_RECORDS];
+		uint32_t text[JOB_MAX], want[ROUND_MAX_K];
+		int n = records_of(i, rec);
+		again(&x.jobs[i], features, hidden, logits, text);
+		for (int r = 0; r < n; r++)
+			for (int s = 0; s < rec[r]->S; s++) {
+				const struct trace_record *t = rec[r];
+				if (t->round_version[s] != 1 || t->round_flags[s])
+					continue;
+				propose_again(q, features, text, (int)t->positions[t->round_start[s]], t->round_len[s], want);
+				for (int a = 0; a < t->round_len[s]; a++) {
+					assert_int_equal(t->draft_ids[s * t->k + a], want[a]);
+					kinds += !met[want[a]];
+					met[want[a]] = true;
+					checked++;
+				}
+			}
+	}
+	print_message("%d proposals of %d kinds\n", checked, kinds);
+	assert_true(checked > 100 && kinds > 20);
+	draft_eagle3.free(q);
+}
+
 static void test_round_records(void **state)
 {
 	(void)state;
@@ -338,6 +395,6 @@ static void test_round_records(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_rounds), cmocka_unit_test(test_round_records)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_rounds), cmocka_unit_test(test_proposals), cmocka_unit_test(test_round_records)};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

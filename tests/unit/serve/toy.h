@@ -4,7 +4,8 @@
  * `residual` scales o_proj and down_proj: at 0 the target repeats its last token; small
  * values give text that mostly repeats but depends on context. toy_draft TOY_AGREES
  * answers with the target's head over its high feature, so it is right when the target
- * repeats and wrong otherwise; TOY_RANDOM knows nothing; TOY_OVERFLOW makes inf and NaN.
+ * repeats and wrong otherwise; TOY_RANDOM knows nothing; TOY_OVERFLOW makes inf and NaN; TOY_LEANS agrees
+ * less, because its attention and FFN have their say.
  */
 #pragma once
 #include <dirent.h>
@@ -19,7 +20,7 @@
 #include "schemas/draft_config.h"
 
 enum { TOY_V = 512, TOY_H = 64, TOY_I = 128, TOY_LAYERS = 8 };
-enum toy_kind { TOY_RANDOM, TOY_AGREES, TOY_OVERFLOW };
+enum toy_kind { TOY_RANDOM, TOY_AGREES, TOY_OVERFLOW, TOY_LEANS };
 
 struct toy_source {
 	uint64_t seed;
@@ -117,7 +118,7 @@ static inline struct llama *toy_target(struct dev *d, float residual, enum dtype
 /* A checkpoint folder for the toy target; n_kv 2 is the family's shape. dir is made. */
 static inline int toy_draft(const char *dir, enum toy_kind kind, uint64_t seed, int n_kv, struct errtext *e)
 {
-	bool agrees = kind == TOY_AGREES;
+	bool agrees = kind == TOY_AGREES || kind == TOY_LEANS;
 	struct draft_config c = {.hidden_size = TOY_H, .target_hidden_size = TOY_H, .intermediate_size = TOY_I, .n_head = 4,
 				 .n_kv_head = n_kv, .head_dim = 16, .vocab_size = TOY_V, .draft_vocab_size = agrees ? TOY_V : 128,
 				 .max_position = 1024, .rms_eps = 1e-5, .rope_theta = 10000, .boundaries_default = true,
@@ -138,8 +139,8 @@ static inline int toy_draft(const char *dir, enum toy_kind kind, uint64_t seed, 
 		toy_fill(data[i], n, toy_mix(seed + (uint64_t)i), rows == 1 ? 0.02f : 0.125f);
 		for (size_t j = 0; rows == 1 && j < n; j++)
 			data[i][j] += 1;
-		if (agrees && (i == E3_O || i == E3_DOWN))
-			memset(data[i], 0, n * sizeof(float));
+		for (size_t j = 0; agrees && (i == E3_O || i == E3_DOWN) && j < n; j++)
+			data[i][j] *= kind == TOY_LEANS ? 0.25f : 0;
 		if (agrees && i == E3_FC)
 			for (size_t j = 0; j < n; j++)
 				data[i][j] = j % (3 * TOY_H) == 2 * TOY_H + j / (3 * TOY_H) ? 1 : 0;
