@@ -11,7 +11,7 @@ class VarlinkError(Exception):
         self.name, self.message = name, message
 
 
-def call(path, method, timeout=10.0, **parameters):
+def call(path, method, timeout=10.0, /, **parameters):
     """Call once and return the reply's parameters."""
     request = json.dumps({"method": method, "parameters": parameters}).encode() + b"\0"
     try:
@@ -34,7 +34,7 @@ def call(path, method, timeout=10.0, **parameters):
     return answer.get("parameters") or {}
 
 
-def try_call(path, method, timeout=2.0, **parameters):
+def try_call(path, method, timeout=2.0, /, **parameters):
     """As call, but None when nobody answers or the answer is an error: for status lines."""
     try:
         return call(path, method, timeout, **parameters)

@@ -14,6 +14,7 @@ another target fingerprint.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from procs import Child, Family, free_port, wait_until  # noqa: E402
 BIN = Path(os.environ.get("REDRAFT_BIN", ROOT / "build" / "release" / "bin"))
 DATA = Path(os.environ.get("REDRAFT_DATA", "/nonexistent"))
 PROGRAMS = ("redraft-serve", "redraft-learn", "redraftd", "redraftctl")
+CRASHES = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL}
 
 
 def pytest_collection_modifyitems(items):
@@ -151,8 +153,12 @@ class Stack:
         return "\n".join(out)
 
     def close(self):
-        self.family.stop()
+        """Stops everything; a program that crashed, also while it was stopping, is an error."""
+        ended = {name: child.stop(20) for name, child in reversed(self.children.items())}
+        logs = self.logs()
         shutil.rmtree(self.dir, ignore_errors=True)
+        crashed = {name: status for name, status in ended.items() if status in CRASHES}
+        assert not crashed, f"{crashed}\n{logs}"
 
 
 @pytest.fixture(scope="session")

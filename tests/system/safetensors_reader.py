@@ -24,16 +24,16 @@ class Tensor:
         return list(v)
 
 
-def read(blob):
-    """(metadata dict, {name: Tensor}), or ValueError."""
+def read(blob, align=1):
+    """(metadata dict, {name: Tensor}), or ValueError. align: of the data's start (trace records: 64)."""
     if len(blob) < 8:
         raise ValueError("shorter than its length field")
     n = struct.unpack("<Q", blob[:8])[0]
     if n > len(blob) - 8:
         raise ValueError("the header is longer than the blob")
     header = json.loads(blob[8:8 + n])
-    if (8 + n) % 64:
-        raise ValueError("the data do not start at a multiple of 64")
+    if (8 + n) % align:
+        raise ValueError(f"the data do not start at a multiple of {align}")
     data = blob[8 + n:]
     meta = header.pop("__metadata__", {})
     if not all(isinstance(v, str) for v in meta.values()):

@@ -42,7 +42,7 @@ def test_serving_starts_without_a_broker(stack):
 def test_daemon_killed_while_versions_are_made(stack, kafka):
     start(stack, kafka, 33)
     clients = Clients(stack)
-    stack.wait("a version serves", 60, lambda: live(stack) >= 1, "learn")
+    stack.wait("a version serves", 150, lambda: live(stack) >= 1, "learn")
     for i in range(4):
         # at an arbitrary moment between two submissions
         time.sleep(0.37 + 0.61 * i)
@@ -63,7 +63,7 @@ def test_daemon_killed_while_versions_are_made(stack, kafka):
 def test_server_killed_comes_back_with_the_live_version(stack, kafka):
     start(stack, kafka, 34)
     clients = Clients(stack)
-    stack.wait("a version serves", 60, lambda: live(stack) >= 1, "learn")
+    stack.wait("a version serves", 150, lambda: live(stack) >= 1, "learn")
     clients.stop()
     stack.children["learn"].signal(signal.SIGSTOP)  # no new versions meanwhile
     n = live(stack)
@@ -80,7 +80,7 @@ def test_bad_records_are_counted_and_skipped(stack, kafka):
     for junk in (b"", b"junk", b"\xff" * 64, os.urandom(5000), (8).to_bytes(8, "little") + b'{"a": 1}'):
         kcat_reader.produce(kafka.address, "redraft.traces", junk)
     clients = Clients(stack)
-    stack.wait("a version serves", 60, lambda: live(stack) >= 1, "learn")
+    stack.wait("a version serves", 150, lambda: live(stack) >= 1, "learn")
     clients.stop()
     records = stack.status("learn")["records"]
     assert sum(v for k, v in records.items() if isinstance(v, int) and ("bad" in k or "aside" in k or "reject" in k)) >= 4, records
@@ -91,7 +91,7 @@ def test_killed_learner_resumes_exactly(stack, kafka):
     """Killed twice without warning, it must have trained what its journal, followed by an unbroken run, trains."""
     start(stack, kafka, 36, **{"checkpoint__interval_s": 2})
     clients = Clients(stack)
-    stack.wait("training runs", 60, lambda: stack.status("learn").get("step", 0) >= 10, "learn")
+    stack.wait("training runs", 150, lambda: stack.status("learn").get("step", 0) >= 10, "learn")
     for i in range(2):
         time.sleep(0.9 + i)
         stack.children["learn"].kill()

@@ -64,9 +64,9 @@ def live(stack):
 def test_the_loop_turns_and_rolls_back(stack, kafka):
     start(stack, kafka, 21)
     clients = Clients(stack)
-    stack.wait("a version serves", 60, lambda: live(stack) >= 1, "learn")
+    stack.wait("a version serves", 150, lambda: live(stack) >= 1, "learn")
     first = live(stack)
-    stack.wait("a later version is made", 60, lambda: max(versions(stack)) > first, "learn")
+    stack.wait("a later version is made", 100, lambda: max(versions(stack)) > first, "learn")
     if not poll(5, lambda: live(stack) > first):
         rc, out, err = stack.ctl("promote", max(versions(stack)))
         assert rc == 0, (out, err)
@@ -118,7 +118,7 @@ def check_store(stack):
 def test_ctl_speaks_json_and_prose(stack, kafka):
     start(stack, kafka, 22)
     clients = Clients(stack)
-    stack.wait("a version serves", 60, lambda: live(stack) >= 1, "learn")
+    stack.wait("a version serves", 150, lambda: live(stack) >= 1, "learn")
     clients.stop()
     status = stack.ctl_json("status")
     assert status["live"] == live(stack)
@@ -136,7 +136,7 @@ def test_ctl_speaks_json_and_prose(stack, kafka):
 def test_rollback_without_the_daemon(stack, kafka):
     start(stack, kafka, 23)
     clients = Clients(stack)
-    stack.wait("a version serves", 60, lambda: live(stack) >= 1, "learn")
+    stack.wait("a version serves", 150, lambda: live(stack) >= 1, "learn")
     stack.children["daemon"].kill()
     before = live(stack)
     rc, out, err = stack.ctl("rollback")
@@ -161,7 +161,7 @@ def test_rollback_without_the_daemon(stack, kafka):
 def test_draft_of_another_target_is_refused(stack, kafka, toy):
     start(stack, kafka, 24)
     clients = Clients(stack)
-    stack.wait("a version serves", 60, lambda: live(stack) >= 1, "learn")
+    stack.wait("a version serves", 150, lambda: live(stack) >= 1, "learn")
     clients.stop()
     n = live(stack)
     folder = stack.store / "versions" / str(n)
@@ -174,9 +174,10 @@ def test_draft_of_another_target_is_refused(stack, kafka, toy):
             other.call("serve", "Load", version=n, path=str(folder), weights_sha=manifest["weights_sha"])
         assert "target" in e.value.message or "fingerprint" in e.value.message, e.value
         assert other.chat().ok and other.status("serve")["live"] == 0
-        # the right target, the wrong hash
-        with pytest.raises(varlink.VarlinkError):
-            stack.call("serve", "Load", version=n + 1000, path=str(folder), weights_sha="0" * 64)
+        # the right target, the wrong hash: the answer carries what was read, and it is not kept
+        held = stack.call("serve", "Load", version=n + 1000, path=str(folder), weights_sha="0" * 64)
+        assert held["weights_sha"] == manifest["weights_sha"]
+        assert n + 1000 not in [s["version"] for s in stack.status("serve")["slots"]]
     finally:
         other.close()
     assert client.get(stack.address, "/health")[0] == 200
@@ -185,7 +186,7 @@ def test_draft_of_another_target_is_refused(stack, kafka, toy):
 def test_metrics_of_the_daemon(stack, kafka):
     start(stack, kafka, 26)
     clients = Clients(stack)
-    stack.wait("a version serves", 60, lambda: live(stack) >= 1, "learn")
+    stack.wait("a version serves", 150, lambda: live(stack) >= 1, "learn")
     clients.stop()
     assert poll(15, lambda: "redraft_" in client.get(stack.metrics, "/metrics")[1])
     text = client.get(stack.metrics, "/metrics")[1]

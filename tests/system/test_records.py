@@ -13,7 +13,7 @@ def traces(kafka, target_fp):
     """Records of one target, decoded, in the order of request and run."""
     out = []
     for m in kcat_reader.read(kafka.address, "redraft.traces"):
-        meta, tensors = safetensors_reader.read(m.value)
+        meta, tensors = safetensors_reader.read(m.value, align=64)
         if meta["target_fp"] == target_fp:
             out.append((m, meta, tensors))
     return sorted(out, key=lambda x: (x[1]["request"], int(x[1]["run"])))
