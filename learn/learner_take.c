@@ -103,6 +103,8 @@ int learner_take_one(struct learner *l, int partition, int64_t offset, const voi
 	c->last_offset = offset;
 	c->producer[0] = 0;
 	c->seq = 0;
+	if (!blob) /* a message without a value */
+		blob = "", len = 0;
 	l->n.records++;
 	l->n.bytes += len;
 	int k = record_decode(blob, len, (uint32_t)l->fz->V, &r, &e);

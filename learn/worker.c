@@ -298,6 +298,8 @@ static int follow(struct worker *w, struct errtext *e)
 {
 	char hex[65];
 	int r = learner_follow(w->l, w->o.follow, print_sha, w, e);
+	if (!r)
+		r = learner_checkpoint(w->l, e); /* for who compares more than the hash */
 	if (r)
 		return r;
 	learner_weights_sha(w->l, hex);

@@ -377,6 +377,53 @@ static void test_copy_after_restart(void **unused)
 	world_done(&w);
 }
 
+/* Junk of every kind: set aside with its reason within bounds, counted past them, and the cursor moves on. */
+static void test_set_aside(void **unused)
+{
+	struct world w;
+	char state[300], path[400], *reason = NULL;
+	struct dev *d = NULL;
+	struct errtext e = {""};
+	struct buf b = BUF_INIT(0);
+	int n;
+	(void)unused;
+	world_init(&w, 0);
+	(void)snprintf(state, sizeof state, "%s/s", w.dir);
+	struct tw_record q = {.request = "a", .domain = "code", .T = 12, .n_prompt = 6, .seed = 1, .seq = 1};
+	tw_add(&w.src, 0, "", 0);
+	buf_done(&w.src.v[0].blob); /* no value at all */
+	tw_add(&w.src, 0, "junk", 4);
+	tw_encode(&q, &b);
+	for (uint8_t *p = b.data; (p = memmem(p, b.len - (size_t)(p - b.data), "abab", 4));) /* another target */
+		memcpy(p, "cdcd", 4);
+	tw_add(&w.src, 0, b.data, b.len);
+	for (int i = 0; i < 300; i++)
+		tw_add(&w.src, 0, "x\xff\xff", 3);
+	buf_clear(&b);
+	tw_encode(&q, &b);
+	tw_add(&w.src, 0, b.data, b.len);
+	w.src.visible = w.src.n;
+	struct learner_options o = options(&w, state);
+	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
+	struct learner *l = open_ok(&o, d, &w, 0);
+	for (int i = 0; i < 60; i++)
+		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
+	assert_int_equal(l->n.set_aside, 303);
+	assert_int_equal(l->n.records, 304);
+	assert_int_equal(l->n.rows, 12);
+	assert_int_equal(l->at[0].next, 304);
+	assert_true(l->aside_files <= 200);
+	(void)snprintf(path, sizeof path, "%s/set-aside/0-2.reason", state);
+	assert_int_equal(fs_read_text(path, 1000, &reason), 0);
+	assert_non_null(strstr(reason, "target_fp"));
+	free(reason);
+	assert_int_equal(learner_checkpoint(l, &e), 0);
+	learner_close(l);
+	dev_free(d);
+	buf_done(&b);
+	world_done(&w);
+}
+
 /* What closes after a candidate is written is kept from training until the verdict, within its bounds. */
 static void test_held_out(void **unused)
 {
@@ -479,7 +526,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_killed), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
-		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_held_out), cmocka_unit_test(test_rebase),
+		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_set_aside), cmocka_unit_test(test_held_out), cmocka_unit_test(test_rebase),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
