@@ -24,7 +24,7 @@ OPT.asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fn
 OPT.double  := -O2 -g -DREDRAFT_DOUBLE
 CFLAGS  := -std=gnu11 $(WARN) $(OPT.$(V)) -I. -MMD -MP -pthread -fno-math-errno -fvisibility=hidden -D_GNU_SOURCE -DREDRAFT_COMMIT='"$(COMMIT)"'
 LDFLAGS := $(filter -fsanitize%,$(OPT.$(V))) -pthread
-LIBS    := -lrdkafka -levent -levent_pthreads -ljansson -lpcre2-8 -lcrypto -lm
+LIBS    := -lrdkafka -levent -levent_pthreads -ljansson -lcrypto -lm
 
 # Rooms: every .c of a folder, except the programs' own main files.
 srcs     = $(filter-out $(MAINS),$(wildcard $(1)/*.c))
