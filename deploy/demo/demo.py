@@ -81,15 +81,15 @@ class Demo:
         self.say("redraft-learn: one thread beside the server")
         learn = self.child("redraft-learn", *common, "--state_dir", os.path.join(self.out, "learn"), "--run_dir", os.path.join(self.run, "learn"),
                            "--daemon_socket", self.sockets["daemon"], "--brokers", self.broker.address, "--threads", 1,
-                           "--publish.interval_s", self.interval(), "--init.min_tokens", 6000, "--seed", 1)
+                           "--publish.interval_s", self.interval(), "--publish.min_steps", 5, "--init.min_tokens", 6000, "--seed", 1, *a.learn.split())
         wait_until("it answered", 60, lambda: varlink.try_call(self.sockets["learn"], "io.redraft.Learn.Status"), learn)
 
     def interval(self):
         return 40 if self.minutes >= 6 else 20
 
     def first_min_al(self):
-        """A short run has no time to learn much, so its first version is let in earlier."""
-        return 1.2 if self.minutes >= 6 else 1.05
+        """A short run has no time to learn much, so its first version is let in as it is."""
+        return 1.2 if self.minutes >= 6 else 1.0
 
     # -- watching ------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Demo:
 
     def wait_for_a_version(self):
         """A slow machine may need longer until something serves that can be rolled back."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 90
         while self.live == 0 and time.monotonic() < end:
             self.tick()
             time.sleep(0.2)
@@ -242,6 +242,7 @@ def parse():
     p.add_argument("--clients", type=int, default=5)
     p.add_argument("--max-tokens", type=int, default=80)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--learn", default="", help="more flags for redraft-learn, e.g. '--train.optimizer muon'")
     return p.parse_args()
 
 
