@@ -140,7 +140,7 @@ static int count_file(struct learner *l, const char *path, bool dry, struct errt
 	char *text = NULL, *end;
 	int r = fs_read_text(path, 256u << 20, &text);
 	if (r)
-		return errtext_set(e, r, "init.vocab_from %.150s: %s", path, strerror(-r));
+		return errtext_set(e, -EINVAL, "init.vocab_from %.150s: %s", path, strerror(-r));
 	const char *s = text;
 	for (;;) {
 		s += strspn(s, " \t\r\n,");
@@ -148,7 +148,7 @@ static int count_file(struct learner *l, const char *path, bool dry, struct errt
 			break;
 		unsigned long id = strtoul(s, &end, 10);
 		if (end == s || id >= (unsigned long)l->fz->V) {
-			r = errtext_set(e, -EINVAL, "init.vocab_from: \"%.12s\" is no token id below %d", s, l->fz->V);
+			r = errtext_set(e, -EINVAL, "init.vocab_from: \"%.*s\" is no token id below %d", (int)strcspn(s, " \t\r\n,"), s, l->fz->V);
 			break;
 		}
 		l->counts[id] += !dry;
