@@ -79,26 +79,6 @@ static int take_matrix(struct frozen *f, const struct st_file *st, const char *n
 	return 0;
 }
 
-/* norm.weight is a help for the first draft's start, not a need. */
-static int take_norm(struct frozen *f, const struct st_file *st)
-{
-	const struct st_tensor *t = st_find(st, "norm.weight");
-	if (!t || t->n_dims != 1 || t->shape[0] != (uint64_t)f->H || (t->dtype != ST_BF16 && t->dtype != ST_F32))
-		return 0;
-	f->final_norm = malloc((size_t)f->H * sizeof *f->final_norm);
-	if (!f->final_norm)
-		return -ENOMEM;
-	for (int i = 0; i < f->H; i++) {
-		union {
-			uint32_t u;
-			float f;
-		} x = {0};
-		memcpy((uint8_t *)&x + (t->dtype == ST_BF16 ? 2 : 0), t->data + (size_t)i * st_dtype_size(t->dtype), st_dtype_size(t->dtype));
-		f->final_norm[i] = x.f;
-	}
-	return 0;
-}
-
 static int take_tensors(struct frozen *f, const struct st_file *st, struct errtext *e)
 {
 	int r = take_matrix(f, st, "embed_tokens.weight", &f->embedding, e);
@@ -112,7 +92,7 @@ static int take_tensors(struct frozen *f, const struct st_file *st, struct errte
 		f->tied = true;
 		r = 0;
 	}
-	return r ? r : take_norm(f, st);
+	return r;
 }
 
 int frozen_open(const char *store, const char *target_fp, struct frozen *ret, struct errtext *e)
@@ -177,7 +157,6 @@ void frozen_close(struct frozen *f)
 {
 	fs_unmap(&f->map);
 	free(f->copy);
-	free(f->final_norm);
 	memset(f, 0, sizeof *f);
 }
 

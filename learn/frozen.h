@@ -16,7 +16,6 @@ struct frozen {
 	bool tied;
 	const uint16_t *embedding; /* bf16 [V,H]; into the mapping or `copy` */
 	const uint16_t *head;      /* bf16 [V,H]; == embedding when tied */
-	float *final_norm;         /* [H] the target's last norm where the file holds norm.weight, else NULL; owned */
 	int n_layer, n_head, n_kv_head, head_dim, intermediate_size, max_ctx; /* 0 = not told */
 	double rms_eps, rope_theta;
 	int64_t bos_id, eos_id, pad_id;

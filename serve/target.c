@@ -334,7 +334,7 @@ static int frozen_meta(const struct target *t, char text[][32], struct st_meta_k
 
 static int write_frozen(const struct target *t, const char *path, struct errtext *e)
 {
-	struct st_out out[3] = {{0}};
+	struct st_out out[2] = {{0}};
 	struct st_meta_kv meta[16];
 	char text[14][32];
 	struct buf b = BUF_INIT(0);
@@ -342,11 +342,6 @@ static int write_frozen(const struct target *t, const char *path, struct errtext
 	int r = add_frozen(t, "model.embed_tokens.weight", "embed_tokens.weight", &out[n++], e);
 	if (!r && !t->cfg.tied)
 		r = add_frozen(t, "lm_head.weight", "lm_head.weight", &out[n++], e);
-	if (!r) { /* the last norm, for the start of a first draft's own */
-		r = add_frozen(t, "model.norm.weight", "norm.weight", &out[n++], e);
-		out[n - 1].n_dims = 1;
-		out[n - 1].shape[0] = (uint64_t)t->cfg.H;
-	}
 	if (!r)
 		r = st_write(&b, out, n, meta, n_meta, 8);
 	if (!r)
