@@ -114,7 +114,7 @@ static void test_frozen(void **state)
 	struct st_file *f;
 	assert_int_equal(fs_map(path, &m), 0);
 	assert_int_equal(st_parse(m.data, m.len, &f, &e), 0);
-	assert_int_equal(st_count(f), 1); /* the last norm is the other; a tied head is not written twice */
+	assert_int_equal(st_count(f), 1); /* a tied head is not written twice */
 	assert_string_equal(st_meta(f, "target_fp"), t->fp);
 	const struct st_tensor *x = st_find(f, "embed_tokens.weight");
 	assert_non_null(x);
