@@ -248,7 +248,8 @@ def parse():
 
 def main():
     args = parse()
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us with it ignored
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     demo = Demo(args)
     try:
         demo.go()
