@@ -12,14 +12,18 @@ class Message:
     value: bytes
 
 
-def read(brokers, topic, seconds=20):
-    """Every message of the topic from its beginning to its end as of now."""
-    out = subprocess.run(["kcat", "-b", brokers, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%p %o %S %K\\n%k\\n%h\\n%s"],
+def read(brokers, topic, since=0.0, seconds=40):
+    """Every message of the topic written since then (seconds of time.time()) to its end as of now."""
+    out = subprocess.run(["kcat", "-b", brokers, "-C", "-t", topic, "-o", f"s@{int(since * 1000)}", "-e", "-q", "-f", "%p %o %S %K\\n%k\\n%h\\n%s"],
                          capture_output=True, timeout=seconds, check=True, stdin=subprocess.DEVNULL).stdout
     messages, at = [], 0
     while at < len(out):
-        head, key, headers = out[at:].split(b"\n", 3)[:3]
-        at += len(head) + len(key) + len(headers) + 3
+        lines = []
+        for _ in range(3):
+            end = out.index(b"\n", at)
+            lines.append(out[at:end])
+            at = end + 1
+        head, key, headers = lines
         partition, offset, size, _ = (int(x) for x in head.split())
         pairs = dict(h.split("=", 1) for h in headers.decode().split(",") if "=" in h)
         messages.append(Message(partition, offset, key.decode(), pairs, out[at:at + size]))

@@ -1,6 +1,7 @@
 """What the tap writes to a real Kafka, read by kcat and a safetensors reader that shares no code with ours."""
 import json
 import math
+import time
 
 import kcat_reader
 import safetensors_reader
@@ -9,10 +10,17 @@ from conftest import poll
 H_T = 64  # of the toy model
 
 
+def began(minutes=3):
+    """Records of earlier tests need not be read again."""
+    return time.time() - 60 * minutes
+
+
 def traces(kafka, target_fp):
     """Records of one target, decoded, in the order of request and run."""
     out = []
-    for m in kcat_reader.read(kafka.address, "redraft.traces"):
+    for m in kcat_reader.read(kafka.address, "redraft.traces", began()):
+        if m.headers.get("target_fp") != target_fp:
+            continue
         meta, tensors = safetensors_reader.read(m.value, align=64)
         if meta["target_fp"] == target_fp:
             out.append((m, meta, tensors))
@@ -20,7 +28,7 @@ def traces(kafka, target_fp):
 
 
 def rounds(kafka, target_fp):
-    return [r for r in (json.loads(m.value) for m in kcat_reader.read(kafka.address, "redraft.rounds")) if r["target_fp"] == target_fp]
+    return [r for r in (json.loads(m.value) for m in kcat_reader.read(kafka.address, "redraft.rounds", began())) if r["target_fp"] == target_fp]
 
 
 def wait_for_requests(kafka, fp, n, seconds=20):
