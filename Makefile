@@ -14,7 +14,7 @@
 SHELL  := /bin/bash
 V      ?= release
 B      := build/$(V)
-CC     ?= gcc
+CC     := gcc
 CACHE  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/redraft
 COMMIT := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 
