@@ -109,7 +109,7 @@ lint:
 	tests/lint
 fuzz:
 	tests/fuzz/run $(or $(SECONDS_EACH),60)
-bench: all
+bench: all $(B)/bench/bench_kernels $(B)/bench/bench_decode $(B)/bench/bench_ttt
 	tests/bench/run
 help:
 	@sed -n 's/^#   //p' Makefile

@@ -76,20 +76,21 @@ class Demo:
         daemon = self.child("redraftd", *common, "--run_dir", os.path.join(self.run, "daemon"), "--brokers", self.broker.address,
                             "--serve_socket", self.sockets["serve"], "--learn_socket", self.sockets["learn"],
                             "--rollout.interval_s", self.interval(), "--rollout.first_min_al", self.first_min_al(), "--gate.retry_s", 5,
+                            "--gate.alpha", 0.2, "--gate.margin", 0.08, "--gate.min_requests", 6,
                             "--listen_metrics", f"127.0.0.1:{free_port()}")
         wait_until("it answered", 20, lambda: varlink.try_call(self.sockets["daemon"], "io.redraft.Daemon.Status"), daemon)
         self.say("redraft-learn: one thread beside the server")
         learn = self.child("redraft-learn", *common, "--state_dir", os.path.join(self.out, "learn"), "--run_dir", os.path.join(self.run, "learn"),
                            "--daemon_socket", self.sockets["daemon"], "--brokers", self.broker.address, "--threads", 1,
-                           "--publish.interval_s", self.interval(), "--publish.min_steps", 5, "--init.min_tokens", 6000, "--seed", 1, *a.learn.split())
+                           "--publish.interval_s", self.interval(), "--publish.min_steps", 5, "--init.min_tokens", 3000, "--seed", 1, *a.learn.split())
         wait_until("it answered", 60, lambda: varlink.try_call(self.sockets["learn"], "io.redraft.Learn.Status"), learn)
 
     def interval(self):
         return 40 if self.minutes >= 6 else 20
 
     def first_min_al(self):
-        """A short run has no time to learn much, so its first version is let in as it is."""
-        return 1.2 if self.minutes >= 6 else 1.0
+        """The demo lets a first version in before it pays, so that the whole climb is seen; production's default is 1.2."""
+        return 1.03 if self.minutes >= 6 else 1.0
 
     # -- watching ------------------------------------------------------------------------------
 
