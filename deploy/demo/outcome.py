@@ -96,7 +96,7 @@ class Outcome:
             "bench": {"plain_tok_s": d.bench.plain_tok_s, "drafted_tok_s": d.bench.drafted_tok_s, "ratio": d.bench.ratio(),
                       "accept_length": d.bench.accept_length, "prompts": d.bench.prompts},
             "records": self.counts,
-            "version_table": [[v["version"], v["state"], v.get("reason", ""), v.get("created", "")] for v in d.status["versions"]],
+            "version_table": [[v["version"], v["state"], v.get("reason", ""), v.get("created", "")[11:19]] for v in d.status["versions"]],
             "requests": [{"n": i + 1, "domain": s.domain, "at": round(s.at, 2), "tokens": s.answer.tokens, "versions": s.answer.versions,
                           "proposing": s.answer.proposing, "accepted": s.answer.accepted, "ok": s.answer.ok} for i, s in enumerate(self.sent)],
             "differing": [{"prompt": s.prompt.name, "served": s.answer.text, "plain": p.text, "error": p.error, "params": s.params} for s, p in d.differing]

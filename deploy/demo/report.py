@@ -5,6 +5,7 @@ summary dict that demo.py also writes as summary.json, so `report.py summary.jso
 """
 import html
 import json
+import math
 import sys
 
 STYLE = """
@@ -26,6 +27,15 @@ def colour(domain):
     return f"var(--{domain})" if domain in ("tools", "code") else "var(--other)"
 
 
+def ticks(low, high, about=6):
+    """Round numbers from low to high, a step of 1, 2 or 5 times a power of ten."""
+    rough = (high - low) / about
+    step = 10 ** math.floor(math.log10(rough))
+    step *= next(m for m in (1, 2, 5, 10) if m * step >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
 class Axes:
     """Data to pixels, with grid lines."""
 
@@ -41,11 +51,10 @@ class Axes:
 
     def grid(self, x_label, y_label):
         out = []
-        for i in range(6):
-            v = self.y_min + (self.y_max - self.y_min) * i / 5
+        for v in ticks(self.y_min, self.y_max):
             out.append(f'<line x1="{LEFT}" x2="{W - RIGHT}" y1="{self.y(v):.1f}" y2="{self.y(v):.1f}" stroke="var(--grid)"/>'
-                       f'<text x="{LEFT - 6}" y="{self.y(v) + 4:.1f}" text-anchor="end">{v:.2f}</text>')
-            u = self.x_max * i / 5
+                       f'<text x="{LEFT - 6}" y="{self.y(v) + 4:.1f}" text-anchor="end">{v:.4g}</text>')
+        for u in ticks(0, self.x_max):
             out.append(f'<text x="{self.x(u):.1f}" y="{self.height - BOTTOM + 18}" text-anchor="middle">{u:.0f}</text>')
         out.append(f'<text x="{W - RIGHT}" y="{self.height - 4}" text-anchor="end">{x_label}</text><text x="{LEFT}" y="16">{y_label}</text>')
         return "".join(out)
