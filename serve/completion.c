@@ -175,7 +175,7 @@ static const char *trouble(const struct completion *c)
 	for (int i = 0; i < c->n_choices; i++) {
 		const struct choice *x = &c->choices[i];
 		if (x->reason && strcmp(x->reason, "error") == 0)
-			return *x->in_error ? x->in_error : "The request could not be finished.";
+			return x->ended && *x->in_error ? x->in_error : "The request could not be finished."; /* until then it is the engine's */
 		if (x->reason && strcmp(x->reason, "abort") == 0)
 			return "The server is shutting down.";
 	}
@@ -216,13 +216,20 @@ static void show(struct completion *c)
 	}
 }
 
-void completion_drain(struct completion *c)
+/* Only a drain that was posted may take the mark away: while it is on its way, c must live. The
+ * engine may post one right after the sweep has looked, so the sweep looks and takes under one lock. */
+static void drain(struct completion *c, bool was_posted)
 {
 	int n_in[OPENAI_MAX_N * OPENAI_MAX_PROMPTS];
 	bool done[OPENAI_MAX_N * OPENAI_MAX_PROMPTS];
 
 	pthread_mutex_lock(&c->lock);
-	c->posted = false;
+	if (!was_posted && c->posted) {
+		pthread_mutex_unlock(&c->lock);
+		return;
+	}
+	if (was_posted)
+		c->posted = false;
 	for (int i = 0; i < c->n_choices; i++) {
 		n_in[i] = c->choices[i].n_in;
 		done[i] = c->choices[i].in_done;
@@ -233,6 +240,16 @@ void completion_drain(struct completion *c)
 	if (c->http)
 		show(c);
 	(void)free_if_over(c);
+}
+
+void completion_drain(struct completion *c)
+{
+	drain(c, true);
+}
+
+void completion_sweep(struct completion *c)
+{
+	drain(c, false);
 }
 
 /* --- start --- */

@@ -21,14 +21,8 @@ static void on_sweep(void *arg)
 	struct openai *o = arg;
 
 	for (struct completion *c = o->live, *next; c; c = next) {
-		bool posted;
-
 		next = c->next;
-		pthread_mutex_lock(&c->lock);
-		posted = c->posted; /* its drain is on the way: that one may free it, not we */
-		pthread_mutex_unlock(&c->lock);
-		if (!posted)
-			completion_drain(c);
+		completion_sweep(c);
 	}
 	loop_timer_set(o->sweep, SWEEP_US);
 }
@@ -76,10 +70,8 @@ struct openai *openai_free(struct openai *o)
 	if (!o)
 		return NULL;
 	o->on_idle = NULL;
-	while (o->live) { /* the loop has stopped, so a drain that is on its way will not run */
-		o->live->posted = false;
+	while (o->live) /* the loop has stopped, so a drain that is on its way will not run */
 		completion_drain(o->live);
-	}
 	if (o->sweep)
 		loop_timer_free(o->sweep);
 	front_metrics_free(o->metrics);

@@ -56,7 +56,8 @@ struct completion {
 
 /* completion.c: takes *q. Always ends in a reply, now or later. */
 void completion_start(struct openai *o, struct http_request *h, struct openai_request *q);
-void completion_drain(struct completion *c); /* take what the engine has sent, show it, end */
+void completion_drain(struct completion *c); /* take what the engine has sent, show it, end: the posted one, or when the loop has stopped */
+void completion_sweep(struct completion *c); /* the same when no drain is on its way; may free c */
 void completion_cancel(struct completion *c); /* everything that still runs */
 
 /* openai_reply.c */

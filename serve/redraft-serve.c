@@ -26,7 +26,7 @@
 #include "serve/tap.h"
 #include "serve/target.h"
 
-enum { DRAIN_US = 5000000, GIVE_UP_US = 1000000, MAX_BODY = 8 << 20, MAX_HEADERS = 16 << 10 };
+enum { DRAIN_US = 5000000, GIVE_UP_US = 1000000, FLUSH_US = 200000, MAX_BODY = 8 << 20, MAX_HEADERS = 16 << 10 };
 
 struct conf {
 	char *model, *model_name, *family, *listen, *run_dir, *store;
@@ -229,11 +229,13 @@ static int open_front(struct serve *s, int max_context, struct errtext *e)
 
 /* --- shutdown: take no more, let what runs end within 5 s, then cancel it --- */
 
+/* The last answers lie in their connections' buffers: the loop needs a moment to write them. */
 static void on_idle(void *arg)
 {
 	struct serve *s = arg;
 
-	loop_stop(s->loop);
+	s->cancelled = true;
+	loop_timer_set(s->drain, FLUSH_US);
 }
 
 static void on_drain_over(void *arg)
