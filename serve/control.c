@@ -90,7 +90,7 @@ static const struct engine_slot *ready(const struct engine_status *s, uint32_t v
 static uint32_t previous(const struct control *c, const struct engine_status *s)
 {
 	for (int i = c->depth - 2; i >= 0; i--)
-		if (ready(s, c->stack[i]))
+		if (ready(s, c->stack[i]) && !(c->load && c->load->version == c->stack[i]))
 			return c->stack[i];
 	return 0;
 }
@@ -244,6 +244,10 @@ static void on_activate(void *ctx, struct rpc_call *call, json_t *p)
 	}
 	if (expected && !json_is_null(expected) && (uint64_t)json_integer_value(expected) != c->generation) {
 		rpc_error(call, "io.redraft.GenerationMismatch", "the generation is %llu", (unsigned long long)c->generation);
+		return;
+	}
+	if (version && c->load && c->load->version == version) { /* it may be in its slot, but its weights are not checked yet */
+		rpc_error(call, "io.redraft.Busy", "version %u is being loaded", version);
 		return;
 	}
 	all = strcmp(move, "all") == 0;
@@ -612,6 +616,8 @@ struct control *control_free(struct control *c)
 	rpc_server_free(c->rpc);
 	if (c->load) { /* the loop has stopped: its post will not be run */
 		pthread_join(c->load->thread, NULL);
+		if (c->load->call) /* its caller is cut off: this only frees the call */
+			rpc_error(c->load->call, "io.redraft.Busy", "the server is stopping");
 		free(c->load);
 	}
 	for (int i = 0; i < 4; i++)

@@ -15,11 +15,10 @@
 int engine_submit(struct engine *g, const struct engine_request *r, uint64_t *ret_handle)
 {
 	struct session *s = NULL;
-	int total = r->n_prompt + r->max_tokens;
 	if (r->n_prompt < 1 || r->max_tokens < 1)
 		return -EINVAL;
-	if (r->max_tokens > g->o.max_context || r->n_prompt > g->o.max_context || total > g->o.max_context ||
-	    pages_for(total) > g->pages.n_total)
+	if (r->max_tokens > g->o.max_context || r->n_prompt > g->o.max_context - r->max_tokens ||
+	    pages_for(r->n_prompt + r->max_tokens) > g->pages.n_total)
 		return ENGINE_E_TOO_LONG;
 	for (int i = 0; i < r->n_prompt; i++)
 		if (r->prompt[i] >= (uint32_t)g->V)
