@@ -15,10 +15,12 @@
 #include <event2/http_struct.h>
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "daemon/base/loop.h"
@@ -115,12 +117,58 @@ static void on_request(struct evhttp_request *ev, void *arg)
 	h->o.handle(h->o.ctx, r);
 }
 
+static struct evconnlistener *listener(struct http *h)
+{
+	return evhttp_bound_socket_get_listener(h->bound);
+}
+
+/* The lowest free descriptor tells how many are taken. An eighth is kept back for the control
+ * socket, the store and the broker: clients must not lock an operator out. */
+static bool few_descriptors(int any)
+{
+	struct rlimit most;
+	int fd = fcntl(any, F_DUPFD_CLOEXEC, 0);
+
+	if (fd < 0)
+		return true;
+	close(fd);
+	return getrlimit(RLIMIT_NOFILE, &most) == 0 && (rlim_t)fd >= most.rlim_cur - most.rlim_cur / 8;
+}
+
+static void on_accept_again(evutil_socket_t fd, short what, void *arg);
+
+static bool look_again_later(struct evconnlistener *l)
+{
+	struct timeval pause = {0, ACCEPT_PAUSE_US};
+
+	return event_base_once(evconnlistener_get_base(l), -1, EV_TIMEOUT, on_accept_again, l, &pause) == 0;
+}
+
+static void on_accept_again(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	if (!few_descriptors(evconnlistener_get_fd(arg)) || !look_again_later(arg))
+		evconnlistener_enable(arg);
+}
+
+/* No descriptor left for a connection that waits: the listener would stay ready and the loop
+ * would spin on it. Look again a little later. (arg is evhttp's, not ours.) */
+static void on_accept_error(struct evconnlistener *l, void *arg)
+{
+	(void)arg;
+	if (look_again_later(l))
+		evconnlistener_disable(l);
+}
+
 /* Each connection's input is bounded: a whole request may wait in it, no more. */
 static struct bufferevent *on_connection(struct event_base *base, void *arg)
 {
 	struct http *h = arg;
 	struct bufferevent *b = bufferevent_socket_new(base, -1, 0);
 
+	if (few_descriptors(evconnlistener_get_fd(listener(h))))
+		on_accept_error(listener(h), NULL);
 	if (b)
 		bufferevent_setwatermark(b, EV_READ, 0, 2 * h->o.max_body + h->o.max_headers + 4096);
 	return b;
@@ -170,28 +218,6 @@ static int bound_port(int fd)
 	return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port);
 }
 
-static struct evconnlistener *listener(struct http *h)
-{
-	return evhttp_bound_socket_get_listener(h->bound);
-}
-
-static void on_accept_again(evutil_socket_t fd, short what, void *arg)
-{
-	(void)fd;
-	(void)what;
-	evconnlistener_enable(arg);
-}
-
-/* No descriptor left for a connection that waits: the listener would stay ready and the loop
- * would spin on it. Look again a little later. (arg is evhttp's, not ours.) */
-static void on_accept_error(struct evconnlistener *l, void *arg)
-{
-	struct timeval pause = {0, ACCEPT_PAUSE_US};
-
-	(void)arg;
-	if (event_base_once(evconnlistener_get_base(l), -1, EV_TIMEOUT, on_accept_again, l, &pause) == 0)
-		evconnlistener_disable(l);
-}
 
 int http_new(struct loop *l, const struct http_options *o, struct http **ret, struct errtext *e)
 {

@@ -5,7 +5,8 @@
  * which it is freed). Knows nothing of what is served.
  *
  * Limits: headers and body by options; output waiting for a slow reader 1 MiB and
- * 60 s, then the connection is cut; an idle connection 75 s.
+ * 60 s, then the connection is cut; an idle connection 75 s; no more are accepted
+ * while seven eighths of the process's descriptors are taken.
  * Threads: the loop's only.
  */
 #pragma once

@@ -24,6 +24,7 @@ enum {
 	RPC_MAX_CONNECTIONS = 64, /* a door */
 	RPC_MESSAGE_S = 10,
 	RPC_IDLE_S = 300,
+	RPC_ACCEPT_PAUSE_US = 100000,
 };
 
 struct rpc_conn {
@@ -54,7 +55,7 @@ struct rpc_door {
 	struct rpc_server *server;
 	enum rpc_level level;
 	int fd, n_conns;
-	struct event *ev;
+	struct event *ev, *again; /* owned */
 	char path[108];
 };
 
@@ -428,6 +429,15 @@ static void conn_new(struct rpc_door *d, int fd)
 	conn_arm(c);
 }
 
+static void door_again(evutil_socket_t fd, short what, void *arg)
+{
+	struct rpc_door *d = arg;
+
+	(void)fd;
+	(void)what;
+	(void)event_add(d->ev, NULL);
+}
+
 static void door_accept(evutil_socket_t fd, short what, void *arg)
 {
 	static const char full[] = "{\"error\":\"io.redraft.Busy\",\"parameters\":{\"message\":\"64 connections are open here\"}}";
@@ -435,6 +445,12 @@ static void door_accept(evutil_socket_t fd, short what, void *arg)
 	int conn = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 	(void)what;
+	if (conn < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+		struct timeval pause = {.tv_usec = RPC_ACCEPT_PAUSE_US};
+
+		if (evtimer_add(d->again, &pause) == 0)
+			event_del(d->ev); /* whoever waits stays: the loop would spin on it */
+	}
 	if (conn < 0)
 		return;
 	if (d->n_conns < RPC_MAX_CONNECTIONS) {
@@ -487,7 +503,8 @@ static int door_open(struct rpc_door *d, const char *run_dir, const char *name, 
 	if (chmod(path, mode) < 0 || listen(d->fd, RPC_MAX_CONNECTIONS) < 0) /* nobody connects before listen */
 		return errtext_set(e, -errno, "%s: %s", path, strerror(errno));
 	d->ev = event_new(loop_base(d->server->loop), d->fd, EV_READ | EV_PERSIST, door_accept, d);
-	if (!d->ev || event_add(d->ev, NULL) < 0)
+	d->again = evtimer_new(loop_base(d->server->loop), door_again, d);
+	if (!d->ev || !d->again || event_add(d->ev, NULL) < 0)
 		return -ENOMEM;
 	return 0;
 }
@@ -560,6 +577,8 @@ struct rpc_server *rpc_server_free(struct rpc_server *s)
 	for (int i = 0; i < 2; i++) {
 		if (s->doors[i].ev)
 			event_free(s->doors[i].ev);
+		if (s->doors[i].again)
+			event_free(s->doors[i].again);
 		if (s->doors[i].fd >= 0)
 			close(s->doors[i].fd);
 		if (s->doors[i].path[0])
