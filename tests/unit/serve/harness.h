@@ -69,10 +69,19 @@ static inline void job_wait(struct job *j)
 	pthread_mutex_unlock(&job_lock);
 }
 
-static inline void ticks_wait(atomic_int *ticks, int at) /* until the tick that stalls has come */
+static inline bool jobs_done(const struct job *jobs, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (!atomic_load(&jobs[i].done))
+			return false;
+	return true;
+}
+
+/* Until the tick that stalls has come, or all jobs ended before it. */
+static inline void ticks_wait(const atomic_int *ticks, int at, const struct job *jobs, int n)
 {
 	pthread_mutex_lock(&job_lock);
-	while (atomic_load(ticks) <= at)
+	while (atomic_load(ticks) <= at && !jobs_done(jobs, n))
 		pthread_cond_wait(&job_cond, &job_lock);
 	pthread_mutex_unlock(&job_lock);
 }

@@ -75,7 +75,7 @@ static void run_jobs(const char *brokers)
 		snprintf(r.conversation, sizeof r.conversation, "conv-%d", i);
 		assert_int_equal(engine_submit(g, &r, &j->handle), 0);
 	}
-	ticks_wait(&ticks, 25);
+	ticks_wait(&ticks, 25, x.jobs, JOBS);
 	assert_int_equal(engine_activate(g, 2, true, 0, &e), 0);
 	usleep(2000);
 	assert_int_equal(engine_activate(g, 1, true, 0, &e), 0);

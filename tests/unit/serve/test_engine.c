@@ -116,7 +116,7 @@ static void test_queue_full(void **state)
 	jobs[0].stall_at = 0;
 	jobs[0].ignore_eos = true;
 	assert_int_equal(job_submit(g, &jobs[0]), 0);
-	ticks_wait(&ticks, 0);
+	ticks_wait(&ticks, 0, jobs, 1);
 	for (int i = 1; i < 12; i++) {
 		job_random(&jobs[i], (uint64_t)i, 8, 100);
 		int r = job_submit(g, &jobs[i]);
@@ -171,7 +171,7 @@ static void test_cancel(void **state)
 			jobs[i].stall_at = 5;
 			assert_int_equal(job_submit(g, &jobs[i]), 0);
 		}
-		ticks_wait(&ticks, 5);
+		ticks_wait(&ticks, 5, jobs, 24);
 		for (int i = 0; i < 24; i++)
 			if (i % 3)
 				engine_cancel(g, jobs[i].handle);

@@ -171,7 +171,7 @@ static void one_config(const int *c, int index, struct tally *t)
 		jobs[i].ignore_eos = i % 4 == 0;
 		assert_int_equal(job_submit(g, &jobs[i]), 0);
 	}
-	ticks_wait(&ticks, 9);
+	ticks_wait(&ticks, 9, jobs, PER_CONFIG);
 	happen(g, c[F_EVENT]);
 	for (int i = 0; i < PER_CONFIG; i++) {
 		static struct job ref;

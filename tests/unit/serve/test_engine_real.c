@@ -127,7 +127,7 @@ static void test_law(void **state)
 		jobs[i].stall_at = 3 * n;
 		assert_int_equal(job_submit(g, &jobs[i]), 0);
 	}
-	ticks_wait(&ticks, 3 * n);
+	ticks_wait(&ticks, 3 * n, jobs, n);
 	assert_int_equal(engine_activate(g, 2, true, 0, &e), 0);
 	usleep(300000);
 	assert_int_equal(engine_activate(g, 1, true, 0, &e), 0);

@@ -168,7 +168,7 @@ static void test_in_use(void **state)
 	j.ticks = &ticks;
 	j.stall_at = 1;
 	assert_int_equal(job_submit(g, &j), 0);
-	ticks_wait(&ticks, 1);
+	ticks_wait(&ticks, 1, &j, 1);
 	assert_int_equal(engine_activate(g, 2, false, 0, &e), 0); /* the running one keeps version 1 */
 	expect_fail(engine_unload(g, 1, &e), -EBUSY, &e, "drafts for");
 	job_wait(&j);
