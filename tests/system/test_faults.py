@@ -1,6 +1,9 @@
 """What happens when something dies: the learner, the daemon, the broker. Serving goes on; what was promised holds."""
+import http.client
+import json
 import os
 import signal
+import threading
 import time
 
 from conftest import poll
@@ -37,6 +40,26 @@ def test_serving_starts_without_a_broker(stack):
     stack.start_serve(stack.toy(32), "127.0.0.1:1")
     assert stack.chat().ok
     assert stack.status("serve")["records"] is not None
+
+
+def test_last_answer_is_whole_when_the_server_is_stopped(stack):
+    child = stack.start_serve(stack.toy(36))
+    answers = []
+
+    def ask():
+        body = {"prompt": "A long one", "max_tokens": 480, "ignore_eos": True}
+        connection = http.client.HTTPConnection(stack.address, timeout=20)
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        answers.append(json.loads(connection.getresponse().read()))
+
+    asks = [threading.Thread(target=ask) for _ in range(4)]
+    for a in asks:
+        a.start()
+    assert poll(20, lambda: stack.status("serve").get("running") == 4, 0.005)
+    assert child.stop(20) == 0
+    for a in asks:
+        a.join(20)
+    assert [a["usage"]["completion_tokens"] for a in answers] == [480] * 4
 
 
 def test_daemon_killed_while_versions_are_made(stack, kafka):

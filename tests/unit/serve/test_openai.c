@@ -19,6 +19,7 @@
 #include "daemon/base/metrics.h"
 #include "serve/chat.h"
 #include "serve/http.h"
+#include "serve/openai_live.h"
 #include "tests/unit/serve/fake_engine.h"
 #include "tests/unit/serve/vectors.h"
 
@@ -654,6 +655,47 @@ static void test_tokenize_and_back(void **state)
 	json_decref(k);
 }
 
+static atomic_int swept, left;
+
+/* On the loop: the engine ends the request and posts its drain, which waits behind us. A sweep that
+ * comes now must leave the request to it. */
+static void sweep_now(void *arg)
+{
+	struct completion *c = t.openai->live;
+	bool ended = false;
+
+	(void)arg;
+	while (c && !ended) {
+		usleep(1000);
+		pthread_mutex_lock(&c->lock);
+		ended = c->choices[0].in_done && c->posted;
+		pthread_mutex_unlock(&c->lock);
+	}
+	if (c)
+		completion_sweep(c);
+	atomic_store(&left, t.openai->n_live);
+	atomic_store(&swept, 1);
+}
+
+static void test_a_sweep_frees_nothing_that_is_on_its_way(void **state)
+{
+	struct answer a;
+	int fd = dial();
+
+	(void)state;
+	fake_reset();
+	fake.pause_us = 100000;
+	say("ab");
+	ask(fd, "POST", CHAT, "", "{" HI "}");
+	wait_for(&fake.n, 1);
+	assert_int_equal(0, loop_post(t.loop, sweep_now, NULL));
+	a = hear(fd);
+	assert_int_equal(200, a.status);
+	free(a.head);
+	assert_int_equal(1, atomic_load(&swept));
+	assert_int_equal(1, atomic_load(&left));
+}
+
 /* --- draining; last, as there is no way back --- */
 
 static atomic_int idle;
@@ -709,7 +751,8 @@ int main(void)
 		cmocka_unit_test(test_stop_strings),	    cmocka_unit_test(test_length_and_choices), cmocka_unit_test(test_hanging_up_cancels),
 		cmocka_unit_test(test_a_slow_reader_is_cut), cmocka_unit_test(test_queue_full),	     cmocka_unit_test(test_engine_errors),
 		cmocka_unit_test(test_bad_requests),	    cmocka_unit_test(test_sizes),	     cmocka_unit_test(test_labels),
-		cmocka_unit_test(test_small_endpoints),	    cmocka_unit_test(test_tokenize_and_back),  cmocka_unit_test(test_draining),
+		cmocka_unit_test(test_small_endpoints),	    cmocka_unit_test(test_tokenize_and_back),
+		cmocka_unit_test(test_a_sweep_frees_nothing_that_is_on_its_way), cmocka_unit_test(test_draining),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
