@@ -100,6 +100,7 @@ static void act_evaluated(void *arg, int r, json_t *params, const char *error)
 
 	if (r == 0) {
 		ev.result = act_judge(a, params, &v);
+		ev.full = json_is_true(json_object_get(params, "full"));
 	} else if (r < 0) {
 		ev.result = RO_NOBODY;
 	} else if (strstr(error, "BadVersion")) { /* it cannot even be read there */

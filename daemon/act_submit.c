@@ -2,11 +2,29 @@
  * the loop goes on; the loop alone names it and writes the state. One at a time: the
  * learner has one candidate, and a second caller is told Busy.
  */
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 #include "daemon/act_inside.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/log.h"
+
+/* The parent, or a quarantined version that it was made from by way of rejected ones: the
+ * learner goes on from those too. */
+static uint32_t act_origin(struct act *a, uint32_t parent)
+{
+	const struct version_entry *v = rollout_find(&a->r, parent);
+	char dir[PATH_MAX];
+	struct manifest m;
+
+	for (int i = 0; i < a->r.s.n_versions && v && v->state == VS_REJECTED; i++) {
+		if (store_version_dir(store_path(a->store), v->number, dir, sizeof dir) < 0 || manifest_read(dir, &m, NULL) < 0)
+			break;
+		v = rollout_find(&a->r, m.parent);
+		manifest_done(&m);
+	}
+	return v && v->state == VS_QUARANTINED ? v->number : parent;
+}
 
 static void act_submit_finish(void *arg)
 {
@@ -27,7 +45,7 @@ static void act_submit_finish(void *arg)
 		return;
 	}
 	ev.version = s->number;
-	ev.parent = s->taken.manifest.parent;
+	ev.parent = act_origin(a, s->taken.manifest.parent);
 	store_taken_done(&s->taken);
 	act_event(a, &ev);
 	fs_crash_point("store-saved");

@@ -53,9 +53,12 @@ void ro_mark(struct rollout *r, uint32_t version, enum version_state state, cons
 
 void ro_verdict(struct ro_actions *a, uint32_t version, const char *verdict, const char *fmt, ...)
 {
-	struct ro_action *x = ro_do(a, RO_DO_VERDICT, version);
+	struct ro_action *x;
 	va_list ap;
 
+	if (a->n >= RO_MAX_ACTIONS / 2) /* a store full of foreign candidates: the learner waits for one at most */
+		return;
+	x = ro_do(a, RO_DO_VERDICT, version);
 	x->verdict = verdict;
 	va_start(ap, fmt);
 	vsnprintf(x->text, sizeof x->text, fmt, ap);
@@ -108,13 +111,18 @@ void ro_set_live(struct rollout *r, uint32_t version)
 		prev->state = VS_PREVIOUS;
 }
 
-void ro_rebase(const struct rollout *r, struct ro_actions *a, const char *why)
+/* Where the learner is sent back to; 0 = there is nothing it could go on from. */
+static uint32_t ro_home(const struct rollout *r)
 {
 	const struct version_entry *base = rollout_find(r, r->s.base);
-	uint32_t to = r->s.live;
 
-	if (!to && base && base->state != VS_QUARANTINED)
-		to = base->number;
+	return r->s.live ? r->s.live : base && base->state != VS_QUARANTINED ? base->number : 0;
+}
+
+void ro_rebase(const struct rollout *r, struct ro_actions *a, const char *why)
+{
+	uint32_t to = ro_home(r);
+
 	if (to)
 		snprintf(ro_do(a, RO_DO_REBASE, to)->text, RO_TEXT, "%s", why);
 }
@@ -170,6 +178,12 @@ static uint32_t ro_newest(const struct rollout *r, enum version_state state)
 	return 0;
 }
 
+/* Files can be damaged without any fault of the weights; that is another quarantine. */
+static bool ro_was_rolled_back(const struct version_entry *v)
+{
+	return v && v->state == VS_QUARANTINED && !strncmp(v->reason, "rolled back", 11);
+}
+
 static int ro_on_submitted(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
 {
 	size_t n = (size_t)r->s.n_versions;
@@ -192,7 +206,14 @@ static int ro_on_submitted(struct rollout *r, const struct ro_event *ev, struct 
 	r->eval.running = false;
 	r->eval.id++;
 	r->eval.since_us = r->eval.again_us = ev->now_us;
-	ro_say(a, "version %u submitted, made from version %u; next: the gate", ev->version, ev->parent);
+	if (ro_home(r) && ro_was_rolled_back(rollout_find(r, ev->parent))) { /* a learner that did not hear of it */
+		ro_mark(r, ev->version, VS_REJECTED, "made from version %u, which was rolled back", ev->parent);
+		ro_verdict(a, ev->version, "superseded", "made from version %u, which was rolled back", ev->parent);
+		ro_rebase(r, a, "rollback");
+		ro_say(a, "version %u rejected: made from version %u, which was rolled back", ev->version, ev->parent);
+	} else {
+		ro_say(a, "version %u submitted, made from version %u; next: the gate", ev->version, ev->parent);
+	}
 	ro_do(a, RO_DO_SAVE, 0);
 	ro_do(a, RO_DO_COLLECT, 0);
 	return 0;
@@ -244,10 +265,12 @@ static void ro_on_evaluated(struct rollout *r, const struct ro_event *ev, struct
 		ro_accepted(r, version, why, a);
 	} else if (ev->result == RO_BAD) {
 		ro_rejected(r, version, why, a);
-	} else if (ev->now_us - r->eval.since_us >= r->rules.max_wait_us) {
-		ro_mark(r, version, VS_REJECTED, "superseded: still undecided; %.120s", why);
-		ro_verdict(a, version, "superseded", "undecided for too long; %.150s", why);
-		ro_say(a, "version %u superseded, undecided for too long: %.120s", version, why);
+	} else if (ev->full || ev->now_us - r->eval.since_us >= r->rules.max_wait_us) {
+		const char *how = ev->full ? "on all the requests held out" : "for too long";
+
+		ro_mark(r, version, VS_REJECTED, "superseded: undecided %s; %.120s", how, why);
+		ro_verdict(a, version, "superseded", "undecided %s; %.120s", how, why);
+		ro_say(a, "version %u superseded, undecided %s: %.120s", version, how, why);
 	} else {
 		return; /* undecided and time left: nothing to save */
 	}

@@ -88,6 +88,7 @@ struct ro_event {
 	uint64_t generation, took_us;
 	int64_t expected;
 	bool by_operator, by_daemon;
+	bool full; /* RO_EVALUATED: no further requests will be held out, so undecided stays undecided */
 	const char *text; /* borrowed; may be NULL */
 };
 

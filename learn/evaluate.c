@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DOMAINS = 32 };
+enum { MAX_DOMAINS = 32, FULL_AFTER = 16 };
 
 struct tally {
 	char domain[32];
@@ -54,14 +54,12 @@ static int pair(struct learner *l, const struct run *run, const struct draft *co
 	struct joined j = {0};
 	struct replay_result res[2] = {0};
 	int r = joined_load(l->pool, run, (uint32_t)l->fz->V, &j);
-	if (r == -EIO)
-		return 0; /* damaged on disk: left out, as it is from training */
 	for (int i = 0; i < 2 && !r; i++)
 		if (v[i])
 			r = evaluate_run(l, &j, v[i], k, &res[i]);
 	joined_done(&j);
-	if (r || !res[0].rounds)
-		return r;
+	if (r || !res[0].rounds) /* damaged on disk, or too large for now: left out, as it is from training */
+		return 0;
 	struct tally *x = tally_of(t, n_t, run->domain);
 	x->requests++;
 	for (int i = 0; i < 2; i++) {
@@ -102,8 +100,10 @@ int evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, json_t
 	draft_done(&d[1]);
 	if (!r && !json_array_size(pairs))
 		r = EVALUATE_E_NOT_ENOUGH;
+	bool full = learner_count(l, RUN_HELD_OUT) >= l->o.heldout_max || l->turned_away >= FULL_AFTER;
 	if (!r)
-		r = (*ret = json_pack("{s:i,s:o,s:o}", "requests", (int)json_array_size(pairs), "pairs", json_incref(pairs), "table", table(t, n_t, version))) ? 0 : -ENOMEM;
+		r = (*ret = json_pack("{s:i,s:b,s:o,s:o}", "requests", (int)json_array_size(pairs), "full", full, "pairs",
+				      json_incref(pairs), "table", table(t, n_t, version))) ? 0 : -ENOMEM;
 	json_decref(pairs);
 	return r;
 }

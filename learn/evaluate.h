@@ -9,7 +9,7 @@
 
 enum { EVALUATE_E_NOT_ENOUGH = 1 };
 
-/* live 0 = plain decoding, accept length 1. *ret: {"requests", "pairs", "table"} as io.redraft.Learn.Evaluate
+/* live 0 = plain decoding, accept length 1. *ret: {"requests", "full", "pairs", "table"} as io.redraft.Learn.Evaluate
  * says. EVALUATE_E_NOT_ENOUGH: nothing is held out; -EINVAL with e: a version that cannot be read. */
 int MUSTCHECK evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, json_t **ret, struct errtext *e);
 /* One run under one draft. rounds 0: nothing to judge. */

@@ -192,8 +192,10 @@ static int apply_rebase(struct learner *l, const struct journal_entry *x, struct
 		r = errtext_set(e, -EINVAL, "version %u in the store is not the one the journal names", x->version);
 	if (!r)
 		r = learner_set_draft(l, &d.file, d.d2t, d.w, NULL, 0, e);
-	if (!r)
+	if (!r) {
 		l->base = x->version;
+		l->pending.left = *l->pending.name;
+	}
 	draft_done(&d);
 	return r;
 }
@@ -213,6 +215,7 @@ static void no_candidate(struct learner *l)
 {
 	json_decref(l->pending.cut);
 	memset(&l->pending, 0, sizeof l->pending);
+	l->turned_away = 0;
 }
 
 void learner_release(struct learner *l)
@@ -309,7 +312,8 @@ int learner_apply(struct learner *l, const struct journal_entry *x, struct errte
 		return apply_publish(l, x, e);
 	case J_SUBMITTED:
 		l->pending.version = x->version;
-		l->base = x->version;
+		if (!l->pending.left) /* a Rebase that overtook the answer to Submit */
+			l->base = x->version;
 		if (l->repeating && !l->o.follow)
 			publish_remove(l->o.store, l->pending.name); /* written again by the entry before */
 		return 0;

@@ -81,7 +81,8 @@ struct learner {
 	int64_t step;
 
 	/* the candidate that waits for its verdict */
-	struct { char name[96], sha[65]; uint32_t version; json_t *cut; } pending; /* name "": none */
+	struct { char name[96], sha[65]; uint32_t version; bool left; json_t *cut; } pending; /* name "": none; left: rebased since */
+	int turned_away;          /* requests the held-out set had no room for, running; for Evaluate alone, so not in checkpoints */
 	int64_t published_step;   /* step of the last J_PUBLISH */
 	char publish_error[160];
 	bool paused;

@@ -156,12 +156,12 @@ static json_t *counts_json(const struct learner_counts *n)
 static json_t *state_json(struct learner *l, const char *draft_json, int64_t trainer_step)
 {
 	struct pool_where w = pool_where(l->pool);
-	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:O?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii]}",
+	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:b,s:O?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii]}",
 			 "schema", 1, "target_fp", l->fz->target_fp, "config", l->config, "journal", (json_int_t)journal_end(l->journal), "step",
 			 (json_int_t)l->step, "cur_run", (json_int_t)l->cur_run, "cur_row", l->cur_row, "base", (json_int_t)l->base, "paused",
 			 l->paused, "drift", (json_int_t)l->drift, "counted", (json_int_t)l->counted, "pool", (json_int_t)w.first,
 			 (json_int_t)w.segment, (json_int_t)w.offset, "cluster", l->cluster, "draft", draft_json, "pending", "name",
-			 l->pending.name, "sha", l->pending.sha, "version", (json_int_t)l->pending.version, "cut", l->pending.cut, "trainer_step",
+			 l->pending.name, "sha", l->pending.sha, "version", (json_int_t)l->pending.version, "left", (int)l->pending.left, "cut", l->pending.cut, "trainer_step",
 			 (json_int_t)trainer_step, "published_step", (json_int_t)l->published_step, "means", l->loss_mean, l->acc_mean, "turn",
 			 l->turn, "cursors", cursors_json(l), "runs", runs_json(l), "join", join_to_json(&l->join), "counts", counts_json(&l->n),
 			 "last_bad", l->last_bad, "aside", l->aside_files, (int)l->aside_bytes);
@@ -268,11 +268,11 @@ static int restore_state(struct learner *l, const struct checkpoint *c, int64_t 
 	json_int_t step, cur_run, base, drift, counted, first, segment, offset, version, trainer_step, published, journal;
 	const char *fp, *config, *cluster, *draft, *name, *sha, *last_bad;
 	json_t *cut = NULL, *cursors, *runs, *join, *counts;
-	int paused, aside_bytes;
-	if (json_unpack(c->state, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s?o},s:I,s:I,s:[FF],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii]}",
+	int paused, left = 0, aside_bytes;
+	if (json_unpack(c->state, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s?b,s?o},s:I,s:I,s:[FF],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii]}",
 			"target_fp", &fp, "config", &config, "journal", &journal, "step", &step, "cur_run", &cur_run, "cur_row", &l->cur_row,
 			"base", &base, "paused", &paused, "drift", &drift, "counted", &counted, "pool", &first, &segment, &offset, "cluster",
-			&cluster, "draft", &draft, "pending", "name", &name, "sha", &sha, "version", &version, "cut", &cut, "trainer_step",
+			&cluster, "draft", &draft, "pending", "name", &name, "sha", &sha, "version", &version, "left", &left, "cut", &cut, "trainer_step",
 			&trainer_step, "published_step", &published, "means", &l->loss_mean, &l->acc_mean, "turn", &l->turn, "cursors", &cursors,
 			"runs", &runs, "join", &join, "counts", &counts, "last_bad", &last_bad, "aside", &l->aside_files, &aside_bytes))
 		return errtext_set(e, -EINVAL, "checkpoint: its state cannot be read");
@@ -291,6 +291,7 @@ static int restore_state(struct learner *l, const struct checkpoint *c, int64_t 
 	(void)snprintf(l->pending.sha, sizeof l->pending.sha, "%s", sha);
 	(void)snprintf(l->last_bad, sizeof l->last_bad, "%s", last_bad);
 	l->pending.version = (uint32_t)version;
+	l->pending.left = left;
 	l->pending.cut = json_is_object(cut) ? json_incref(cut) : NULL;
 	pool_rewind(l->pool, (struct pool_where){(uint32_t)first, (uint32_t)segment, (uint32_t)offset});
 	l->kept_first[0] = l->kept_first[1] = (uint32_t)first;

@@ -13,6 +13,7 @@
 #include "learn/learner.h"
 
 enum { ASIDE_FILES = 200, ASIDE_BYTES = 64 << 20, READ_AGAIN_MS = 200 };
+enum { HELD_MAX_ROWS = 16384 }; /* a run is replayed in one piece: no producer may make that take for ever */
 
 int learner_cursors(struct learner *l, int n)
 {
@@ -146,8 +147,10 @@ int learner_run_closed(void *learner, struct run *r)
 			oldest = oldest ? oldest : x;
 		}
 	}
-	bool judge = r->pos0 == 0 && r->n_gen >= 4;
-	r->state = *l->pending.name && judge && held < l->o.heldout_max && of_domain < l->o.heldout_domain_max ? RUN_HELD_OUT : RUN_QUEUED;
+	bool judge = *l->pending.name && r->pos0 == 0 && r->n_gen >= 4 && r->n <= HELD_MAX_ROWS;
+	r->state = judge && held < l->o.heldout_max && of_domain < l->o.heldout_domain_max ? RUN_HELD_OUT : RUN_QUEUED;
+	if (judge)
+		l->turned_away = r->state == RUN_HELD_OUT ? 0 : l->turned_away + 1;
 	if (r->state == RUN_QUEUED && queued >= l->o.queue_max)
 		oldest->state = RUN_TRAINED; /* traffic outruns training: the oldest is left to replay */
 	int k = runs_add(&l->runs, r);
@@ -244,10 +247,13 @@ int learner_consume(struct learner *l, int max, int *ret_n, struct errtext *e)
 	int r = learner_cursors(l, n < MAX_PARTITIONS ? n : MAX_PARTITIONS);
 	const char *cluster = l->src->cluster(l->src);
 	if (!r && *cluster && strcmp(cluster, l->cluster) != 0) {
+		bool moved = *l->cluster;
 		for (int p = 0; p < l->n_parts && *l->cluster && !r; p++) /* offsets of another cluster mean nothing */
 			if (l->at[p].next > 0)
 				r = gap(l, p, 0, e);
 		(void)snprintf(l->cluster, sizeof l->cluster, "%s", cluster);
+		if (moved && !r) /* the name is in checkpoints alone: a crash must not have us start at 0 a second time */
+			r = learner_checkpoint(l, e);
 	}
 	for (int i = 0; i < l->n_parts && *ret_n < max && !r; i++) {
 		int p = (l->turn + i) % l->n_parts;

@@ -112,27 +112,28 @@ int publish_read_version(const char *store, uint32_t n, const struct frozen *fz,
 	return 0;
 }
 
-static bool usable(const struct store_state *s, uint32_t n)
+/* How good a start v is; 0 = none. The base is one even when it was refused as a first version: the daemon's Rebase goes there too. */
+static int rank(const struct store_state *s, const struct version_entry *v)
 {
-	for (int i = 0; i < s->n_versions; i++)
-		if (s->versions[i].number == n)
-			return s->versions[i].state != VS_REJECTED && s->versions[i].state != VS_QUARANTINED;
-	return false;
+	if (v->state == VS_QUARANTINED)
+		return 0;
+	if (v->number == s->live || v->number == s->base)
+		return v->number == s->live ? 3 : 2;
+	return v->state != VS_REJECTED;
 }
 
 uint32_t publish_newest(const char *store)
 {
 	struct store_state s = {0};
 	uint32_t best = 0;
+	int best_rank = 1;
 	if (store_state_read(store, &s, NULL))
 		return 0;
-	if (s.live && usable(&s, s.live))
-		best = s.live;
-	else if (s.base && usable(&s, s.base))
-		best = s.base;
-	for (int i = 0; i < s.n_versions && !s.live && !s.base; i++)
-		if (usable(&s, s.versions[i].number) && s.versions[i].number > best)
+	for (int i = 0; i < s.n_versions; i++) /* ascending: the newest of equals */
+		if (rank(&s, &s.versions[i]) >= best_rank) {
+			best_rank = rank(&s, &s.versions[i]);
 			best = s.versions[i].number;
+		}
 	store_state_done(&s);
 	return best;
 }

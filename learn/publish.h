@@ -24,7 +24,7 @@ size_t draft_params(const struct eagle3_config *c);
 
 /* versions/N. -EINVAL with e: another target, not a plain EAGLE-3, damaged. */
 int MUSTCHECK publish_read_version(const char *store, uint32_t n, const struct frozen *fz, struct draft *ret, struct errtext *e);
-/* The version to go on from: live, else base, else the newest that was not refused. 0 = none. */
+/* The version to go on from: live, else base (unless quarantined), else the newest that was not refused. 0 = none. */
 uint32_t publish_newest(const char *store);
 /* How the store's state.json speaks of N: "candidate", "live", ...; NULL = not at all. */
 const char *publish_state_of(const char *store, uint32_t n);

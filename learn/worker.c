@@ -194,8 +194,8 @@ json_t *worker_describe(struct worker *w)
 				    "rows", (json_int_t)n->rows, "set_aside", (json_int_t)n->set_aside, "duplicates", (json_int_t)n->duplicates,
 				    "gaps", (json_int_t)n->offset_gaps, "lost", (json_int_t)n->lost, "lag", (json_int_t)lag, "last_bad", l->last_bad,
 				    "trouble", l->src ? l->src->trouble(l->src) : "");
-	json_t *pool = json_pack("{s:i,s:i,s:i,s:I,s:I,s:i}", "runs", l->runs.n, "queued", learner_count(l, RUN_QUEUED), "open", l->join.n, "bytes",
-				 (json_int_t)pool_bytes(l->pool), "joins_broken", (json_int_t)l->join.gaps, "counted", (int)l->counted);
+	json_t *pool = json_pack("{s:i,s:i,s:i,s:I,s:I,s:I}", "runs", l->runs.n, "queued", learner_count(l, RUN_QUEUED), "open", l->join.n, "bytes",
+				 (json_int_t)pool_bytes(l->pool), "joins_broken", (json_int_t)l->join.gaps, "counted", (json_int_t)l->counted);
 	json_t *steps = json_pack("{s:I,s:I,s:I}", "bad", (json_int_t)n->steps_bad, "empty", (json_int_t)n->steps_empty, "inexact_resumes", (json_int_t)n->inexact);
 	return json_pack("{s:s,s:i,s:I,s:I,s:I,s:o,s:o,s:f,s:I,s:b,s:o,s:o,s:i,s:o,s:I,s:o,s:{s:s,s:I,s:s}}", "target_fp", l->fz->target_fp, "pid",
 			 (int)getpid(), "uptime_s", (json_int_t)((clock_us() - w->started) / 1000000), "step", (json_int_t)l->step, "trained_tokens",

@@ -104,8 +104,10 @@ static int submit(struct worker *w, struct errtext *e)
 	if (w->submitting || clock_us() < w->submit_at)
 		return 0;
 	uint32_t known = *l->pending.sha ? publish_find_sha(l->o.store, l->pending.sha) : 0;
-	if (known)
+	if (known) {
+		publish_remove(l->o.store, l->pending.name); /* written again after a crash; it is a version already */
 		return numbered(w, known, e);
+	}
 	struct submit *s = calloc(1, sizeof *s);
 	if (!s)
 		return -ENOMEM;

@@ -299,6 +299,29 @@ static void rollback_and_again(void **state)
 	assert_int_equal(peers.live, 3);
 }
 
+/* A learner that missed a rollback goes on from what was rejected, which was made from what was rolled back. */
+static void children_of_what_was_rolled_back(void **state)
+{
+	(void)state;
+	both_on();
+	daemon_start();
+	live_up_to(2);
+	pthread_mutex_lock(&peers.lock);
+	peers.gain = -0.3;
+	pthread_mutex_unlock(&peers.lock);
+	assert_int_equal(submit("worse", 0.91f, 2), 3);
+	WAIT_FOR(state_is(3, "rejected"));
+	json_decref(must("Rollback", NULL));
+	pthread_mutex_lock(&peers.lock);
+	peers.gain = 0.3;
+	pthread_mutex_unlock(&peers.lock);
+	assert_int_equal(submit("grandchild", 0.92f, 3), 4);
+	assert_true(state_is(4, "rejected"));
+	WAIT_FOR(peers_was_told(&peers, "4 superseded"));
+	assert_int_equal(submit("sound", 0.93f, 1), 5);
+	WAIT_FOR(peers.live == 5);
+}
+
 /* the same request id is the same rollback */
 static void a_retry_is_harmless(void **state)
 {
@@ -553,6 +576,7 @@ int main(void)
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(the_whole_way), T(a_worse_candidate_is_rejected), T(wrong_weights_never_go_live), T(rollback_and_again),
+		T(children_of_what_was_rolled_back),
 		T(a_retry_is_harmless), T(rollback_while_loading), T(rollback_loads_what_is_not_there),
 		T(a_full_disk_does_not_stop_rollback), T(nobody_is_there), T(status_socket_only_reads), T(pin_and_promote),
 		T(a_restart_goes_on), T(an_override_is_taken_over), T(crashes_converge),

@@ -334,6 +334,56 @@ static void undecided_then_superseded(void **state)
 	rollout_done(&r);
 }
 
+/* Nothing further will be held out: looking again would say the same. */
+static void undecided_on_all_there_is(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_LATER, .full = true, .text = "between");
+	assert_int_equal(state_of(&r, 2), VS_REJECTED);
+	assert_string_equal(verdict_of(2)->verdict, "superseded");
+	assert_non_null(strstr(verdict_of(2)->text, "all the requests held out; between"));
+	assert_non_null(find(RO_DO_SAVE));
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2); /* no reason to go back */
+	assert_int_equal(state_of(&r, 3), VS_CANDIDATE);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .full = true, .text = "better");
+	assert_int_equal(state_of(&r, 3), VS_GATED);
+	rollout_done(&r);
+}
+
+/* A learner that did not hear of a rollback sends a child of what was left. */
+static void a_child_of_what_was_rolled_back(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	EV(&r, .kind = RO_ROLLBACK);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	assert_int_equal(state_of(&r, 2), VS_QUARANTINED);
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+	assert_int_equal(state_of(&r, 3), VS_REJECTED);
+	assert_null(find(RO_DO_EVALUATE));
+	assert_string_equal(verdict_of(3)->verdict, "superseded");
+	assert_int_equal(find(RO_DO_REBASE)->version, 1);
+	EV(&r, .kind = RO_SUBMITTED, .version = 4, .parent = 1);
+	assert_int_equal(state_of(&r, 4), VS_CANDIDATE);
+	EV(&r, .kind = RO_ROLLBACK); /* and the first one too: nothing is left to go on from, so its children are judged */
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 4);
+	assert_int_equal(r.s.live, 0);
+	EV(&r, .kind = RO_SUBMITTED, .version = 5, .parent = 1);
+	assert_int_equal(state_of(&r, 5), VS_CANDIDATE);
+	rollout_done(&r);
+}
+
 static void three_rejections_rebase(void **state)
 {
 	struct rollout r;
@@ -696,6 +746,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(plain_way), cmocka_unit_test(the_interval_holds), cmocka_unit_test(undecided_then_superseded),
+		cmocka_unit_test(undecided_on_all_there_is), cmocka_unit_test(a_child_of_what_was_rolled_back),
 		cmocka_unit_test(three_rejections_rebase), cmocka_unit_test(live_changed_meanwhile),
 		cmocka_unit_test(wrong_weights_are_rejected), cmocka_unit_test(rollback_goes_down),
 		cmocka_unit_test(rollback_cancels_a_load), cmocka_unit_test(a_stale_activation_is_no_answer), cmocka_unit_test(rollback_cancels_an_operator),

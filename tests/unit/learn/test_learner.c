@@ -461,6 +461,7 @@ static void test_held_out(void **unused)
 	json_t *j = NULL;
 	assert_int_equal(evaluate(l, 1, 0, 3, &j, &e), 0);
 	assert_int_equal(json_integer_value(json_object_get(j, "requests")), o.heldout_max);
+	assert_true(json_is_true(json_object_get(j, "full")));
 	json_t *pair = json_array_get(json_object_get(j, "pairs"), 0);
 	assert_true(json_real_value(json_object_get(pair, "live_al")) == 1.0);
 	assert_true(json_real_value(json_object_get(pair, "candidate_al")) >= 1.0);
@@ -480,6 +481,28 @@ static void test_held_out(void **unused)
 	learner_close(l);
 	dev_free(d);
 	world_done(&w);
+}
+
+/* Where a learner without a checkpoint goes on: live, the base though it was refused, the newest not refused. */
+static void test_start(void **unused)
+{
+	static const struct { uint32_t live, base, want; enum version_state of[3]; } cases[] = {
+		{3, 1, 3, {VS_RETIRED, VS_PREVIOUS, VS_LIVE}}, {2, 1, 2, {VS_RETIRED, VS_LIVE, VS_CANDIDATE}},
+		{0, 1, 1, {VS_REJECTED, VS_REJECTED, VS_REJECTED}}, {0, 1, 1, {VS_REJECTED, VS_REJECTED, VS_CANDIDATE}},
+		{0, 1, 2, {VS_QUARANTINED, VS_GATED, VS_REJECTED}}, {0, 1, 0, {VS_QUARANTINED, VS_REJECTED, VS_QUARANTINED}},
+		{0, 0, 3, {VS_RETIRED, VS_RETIRED, VS_RETIRED}},
+	};
+	char dir[256];
+	(void)unused;
+	tw_temp_dir(dir);
+	assert_int_equal(publish_newest(dir), 0);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct version_entry v[3] = {{.number = 1, .state = cases[i].of[0]}, {.number = 2, .state = cases[i].of[1]}, {.number = 3, .state = cases[i].of[2]}};
+		struct store_state s = {.next_number = 4, .live = cases[i].live, .base = cases[i].base, .n_versions = 3, .versions = v};
+		assert_int_equal(store_state_write(dir, &s, NULL), 0);
+		assert_int_equal(publish_newest(dir), cases[i].want);
+	}
+	assert_int_equal(fs_remove_tree(dir), 0);
 }
 
 /* Rebase: the version's weights (bf16 widened) with fresh moments; a bad number changes and journals nothing. */
@@ -517,6 +540,16 @@ static void test_rebase(void **unused)
 	assert_int_equal(publish_read_version(w.store, 1, &w.fz, &v, &e), 0);
 	assert_memory_equal(v.w, trainer_eagle3.params(l->t), v.n * sizeof *v.w);
 	draft_done(&v);
+	/* one that overtakes the answer to Submit: the candidate is numbered, what is trained descends from 1 */
+	assert_int_equal(entry(l, J_VERDICT, 1, "rejected"), 0);
+	assert_int_equal(learner_step(l, &e), 0);
+	assert_int_equal(learner_publish(l, &e), 0);
+	assert_int_equal(learner_rebase(l, 1, &e), 0);
+	learner_close(l);
+	l = open_ok(&o, d, &w, 0);
+	assert_int_equal(entry(l, J_SUBMITTED, accept_candidate(&w, l->pending.name, 2), ""), 0);
+	assert_int_equal(l->pending.version, 2);
+	assert_int_equal(l->base, 1);
 	learner_close(l);
 	dev_free(d);
 	world_done(&w);
@@ -526,7 +559,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_killed), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
-		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_set_aside), cmocka_unit_test(test_held_out), cmocka_unit_test(test_rebase),
+		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_set_aside), cmocka_unit_test(test_held_out), cmocka_unit_test(test_start),
+		cmocka_unit_test(test_rebase),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
