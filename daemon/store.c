@@ -169,7 +169,8 @@ static int store_scan(struct store *s, struct store_state *st, struct store_foun
 					     : store_add(st, number, VS_CANDIDATE, "");
 			found->adopted++;
 		}
-		if (number) {
+		if (number) { /* nor may the next submission want the name of a folder that cannot be read */
+			st->next_number = st->next_number > number ? st->next_number : number + 1;
 			snprintf(path, sizeof path, "%s/versions/%u/submit.json", s->path, number);
 			(void)unlink(path);
 		}

@@ -329,12 +329,28 @@ static void one_daemon_a_store(void **state)
 	close_store(&o);
 }
 
+/* A folder that cannot be read is no version, and its name is taken all the same. */
+static void an_unreadable_folder_takes_a_number(void **state)
+{
+	struct opened o;
+	struct errtext e = {.text = ""};
+
+	(void)state;
+	assert_int_equal(fs_mkdirs(fixture_path("store/versions/1")), 0);
+	assert_int_equal(fs_write_atomic(fixture_path("store/versions/1/manifest.json"), "{", 1), 0);
+	open_store(&o);
+	assert_int_equal(o.st.n_versions, 0);
+	assert_int_equal(o.st.next_number, 2);
+	assert_int_equal(submit(&o, fixture_submission("one", 0.5f, 0, NULL, NULL), &e), 0);
+	close_store(&o);
+}
+
 int main(void)
 {
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(a_submission_becomes_a_version), T(what_does_not_fit_is_refused), T(verdicts_are_written_once),
-		T(a_crash_leaves_old_or_new), T(collection_keeps_what_is_held), T(missing_files_are_noticed), T(one_daemon_a_store),
+		T(a_crash_leaves_old_or_new), T(collection_keeps_what_is_held), T(missing_files_are_noticed), T(an_unreadable_folder_takes_a_number), T(one_daemon_a_store),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
