@@ -301,7 +301,8 @@ static void make_room(struct control *c)
 
 static void load_answer(struct load_job *j)
 {
-	const char *error = j->result == -ENOSPC ? "io.redraft.NoSlot" : j->result == -EBUSY ? "io.redraft.Busy" : "io.redraft.BadVersion";
+	bool later = j->result == -EBUSY || j->result == -ENOMEM || j->result == -EMFILE; /* says nothing against the version */
+	const char *error = j->result == -ENOSPC ? "io.redraft.NoSlot" : later ? "io.redraft.Busy" : "io.redraft.BadVersion";
 
 	if (!j->call)
 		return;
