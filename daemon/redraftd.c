@@ -37,7 +37,7 @@ static const struct conf_entry redraftd_entries[] = {
 	{"gate.min_requests", CONF_INT, F(min_requests), "8", 1, 4096, NULL, false, "", "Held-out requests a verdict needs."},
 	{"gate.alpha", CONF_REAL, F(alpha), "0.05", 0.000001, 0.5, NULL, false, "", "How often a candidate that is no better may pass, however often the gate looks."},
 	{"gate.clip", CONF_REAL, F(clip), "0.5", 0.01, 16, NULL, false, "tok", "Differences of one request beyond this count as this much."},
-	{"gate.margin", CONF_REAL, F(margin), "0", 0, 16, NULL, false, "tok", "0: a candidate must be better; above: not worse by more than this is enough."},
+	{"gate.margin", CONF_REAL, F(margin), "0", 0, 16, NULL, false, "tok", "0: a candidate must be better; above: surely not worse by more than this is enough, though one surely worse is refused."},
 	{"gate.max_wait_s", CONF_REAL, F(max_wait_s), "0", 0, 604800, NULL, false, "s", "A candidate undecided for longer is superseded; 0: rollout.interval_s, at least 20."},
 	{"gate.retry_s", CONF_REAL, F(retry_s), "5", 0.05, 3600, NULL, false, "s",
 	 "Time between two looks at an undecided candidate; never more than a quarter of the learner's time."},
