@@ -23,6 +23,11 @@ int engine_submit(struct engine *g, const struct engine_request *r, uint64_t *re
 	for (int i = 0; i < r->n_prompt; i++)
 		if (r->prompt[i] >= (uint32_t)g->V)
 			return -EINVAL;
+	if (r->sampling.n_bias < 0 || r->sampling.n_bias > ENGINE_MAX_BIAS || r->top_logprobs < 0 || r->top_logprobs > ENGINE_MAX_LOGPROBS)
+		return -EINVAL;
+	for (int i = 0; i < r->sampling.n_bias; i++)
+		if (r->sampling.bias[i].id >= (uint32_t)g->V)
+			return -EINVAL;
 	int res = session_new(r, &s);
 	if (res)
 		return res;

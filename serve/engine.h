@@ -35,15 +35,26 @@ struct engine_options {
 	struct tap *tap;          /* NULL = no capture */
 };
 
+enum { ENGINE_MAX_LOGPROBS = 20, ENGINE_MAX_BIAS = 1024 };
+
+struct token_bias { uint32_t id; float bias; };
+
 struct sampling {
 	float temperature; /* 0 = greedy */
 	float top_p, min_p; /* 1, 0 = off */
 	int top_k;          /* 0 = off */
 	uint64_t seed;
 	uint32_t choice;
+	float presence, frequency; /* taken off the logits of tokens generated before; 0 = off */
+	float repetition;          /* divides those of tokens of prompt and answer; 0 or 1 = off */
+	const struct token_bias *bias; int n_bias; /* added to logits; copied by submit; ids < V, each once */
 };
 
-enum finish { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+/* FINISH_DEADLINE: deadline_us has passed. */
+enum finish { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR, FINISH_DEADLINE };
+
+/* A log-probability at temperature 1, before penalties, bias and filters. */
+struct token_logprob { uint32_t id; float logprob; };
 
 struct request_stats { /* usage.redraft */
 	uint32_t rounds, proposed, accepted, proposing_rounds;
@@ -58,6 +69,13 @@ struct engine_request {
 	bool no_draft;  /* decode plainly (X-Redraft-Draft: off) */
 	bool no_trace;  /* opted out */
 	char request_id[64], conversation[65], domain[32], tenant[65];
+	char client[80];      /* who shares fairly with whom: key or address; "" = nobody */
+	int priority;         /* larger goes first; 0 = normal */
+	uint64_t deadline_us; /* clock_us() past which nobody waits for it; 0 = none */
+	/* When set, called right before on_tokens for the same n tokens: 1 + top_logprobs entries a
+	 * token, the token itself first, then the likeliest in order. */
+	int top_logprobs; /* 0..ENGINE_MAX_LOGPROBS */
+	void (*on_logprobs)(void *arg, const struct token_logprob *lp, int n);
 	/* Each emitted token group of a round, in order. */
 	void (*on_tokens)(void *arg, const uint32_t *ids, int n);
 	/* Exactly once, last. error is "" unless FINISH_ERROR. */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "daemon/base/clock.h"
 #include "serve/engine_core.h"
+#include "serve/logprobs.h"
 #include "serve/verify.h"
 
 void rows_reset(struct rows *b)
@@ -129,8 +130,9 @@ static void settle(struct engine *g, struct piece *p)
 	}
 	int position = p->prefill ? s->n_kv : s->n_kv + 1;
 	int len = p->prefill ? 0 : s->n_proposed;
-	struct verdict v = verify_chain(g->sampler, g->logits + (size_t)p->logit0 * (size_t)g->V, g->V, &s->req.sampling,
-					(uint32_t)position, s->proposed, len, ends, &arg);
+	const real *logits = g->logits + (size_t)p->logit0 * (size_t)g->V;
+	struct history h = {s->tokens, s->n_prompt, s->n_tokens};
+	struct verdict v = verify_chain(g->sampler, logits, g->V, &s->req.sampling, &h, (uint32_t)position, s->proposed, len, ends, &arg);
 	memcpy(s->tokens + s->n_tokens, v.ids, (size_t)v.n * sizeof *v.ids);
 	s->n_tokens += v.n;
 	p->emitted = v.n;
@@ -149,6 +151,8 @@ static void settle(struct engine *g, struct piece *p)
 		g->round_gap_ms = (float)(now - s->emitted_us) / 1e3f;
 	session_account(s, len ? s->proposer : session_version(g, s), g->k, len, v.accepted, v.n, now);
 	s->emitted_us = now;
+	if (s->req.on_logprobs)
+		logprobs_tell(g->o.dev, logits, g->V, v.ids, v.n, &s->req);
 	s->req.on_tokens(s->req.arg, v.ids, v.n);
 }
 

@@ -3,7 +3,8 @@
  * Filters are thresholds, not marks: ranking is by (logit descending, id
  * ascending), so the kept set is everything ranked at or above one (logit, id)
  * pair, and the CDF walk tests that pair. Finding the pair pops a heap only as
- * deep as the filter reaches.
+ * deep as the filter reaches. Penalties and bias work on a copy of the row, as the tap and the
+ * log-probabilities want the model's own.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,15 @@ struct sampler {
 	int V;
 	double *p;      /* [V] unnormalised probabilities */
 	uint32_t *heap; /* [V] ids, largest on top */
+	real *row;      /* [V] logits after bias and penalties */
+	/* the open history: counts of generated tokens, IN_PROMPT for those of the prompt */
+	uint32_t *count; /* [V], zero when closed */
+	uint32_t *seen;  /* [V] ids with a count */
+	int n_seen;
+	bool open;
 };
+
+#define IN_PROMPT 0x80000000u
 
 struct sampler *sampler_new(int V)
 {
@@ -24,7 +33,10 @@ struct sampler *sampler_new(int V)
 	s->V = V;
 	s->p = malloc((size_t)V * sizeof *s->p);
 	s->heap = malloc((size_t)V * sizeof *s->heap);
-	return s->p && s->heap ? s : sampler_free(s);
+	s->row = malloc((size_t)V * sizeof *s->row);
+	s->count = calloc((size_t)V, sizeof *s->count);
+	s->seen = malloc((size_t)V * sizeof *s->seen);
+	return s->p && s->heap && s->row && s->count && s->seen ? s : sampler_free(s);
 }
 
 struct sampler *sampler_free(struct sampler *s)
@@ -33,8 +45,76 @@ struct sampler *sampler_free(struct sampler *s)
 		return NULL;
 	free(s->p);
 	free(s->heap);
+	free(s->row);
+	free(s->count);
+	free(s->seen);
 	free(s);
 	return NULL;
+}
+
+/* ---- bias and penalties ---- */
+
+static bool repeats(const struct sampling *how)
+{
+	return how->repetition > 0 && (how->repetition < 1 || how->repetition > 1);
+}
+
+static bool counts(const struct sampling *how)
+{
+	return repeats(how) || how->presence < 0 || how->presence > 0 || how->frequency < 0 || how->frequency > 0;
+}
+
+static uint32_t *counter(struct sampler *s, uint32_t id)
+{
+	if (!s->count[id])
+		s->seen[s->n_seen++] = id;
+	return &s->count[id];
+}
+
+void sampler_open(struct sampler *s, const struct sampling *how, const struct history *h)
+{
+	s->open = counts(how);
+	if (!s->open)
+		return;
+	for (int i = 0; i < h->n_prompt; i++)
+		*counter(s, h->tokens[i]) |= IN_PROMPT;
+	for (int i = h->n_prompt; i < h->n; i++)
+		++*counter(s, h->tokens[i]);
+}
+
+void sampler_saw(struct sampler *s, uint32_t id)
+{
+	if (s->open)
+		++*counter(s, id);
+}
+
+void sampler_close(struct sampler *s)
+{
+	for (int i = 0; i < s->n_seen; i++)
+		s->count[s->seen[i]] = 0;
+	s->n_seen = 0;
+	s->open = false;
+}
+
+/* The row that is drawn from: l itself when nothing changes it. */
+static const real *shape(struct sampler *s, const real *l, const struct sampling *how)
+{
+	bool repeat = repeats(how);
+
+	if (!how->n_bias && !s->open)
+		return l;
+	memcpy(s->row, l, (size_t)s->V * sizeof *l);
+	for (int i = 0; i < how->n_bias; i++)
+		s->row[how->bias[i].id] += (real)how->bias[i].bias;
+	for (int i = 0; i < s->n_seen; i++) {
+		real *x = &s->row[s->seen[i]];
+		uint32_t n = s->count[s->seen[i]] & ~IN_PROMPT;
+		if (repeat)
+			*x = *x > 0 ? *x / (real)how->repetition : *x * (real)how->repetition;
+		if (n)
+			*x -= (real)how->frequency * (real)n + (real)how->presence;
+	}
+	return s->row;
 }
 
 /* Philox4x32-10 (Salmon et al. 2011). */
@@ -213,8 +293,9 @@ static uint32_t last_kept(struct sampler *s, const real *l, const struct samplin
 	return s->heap[i - 1];
 }
 
-uint32_t sample_token(struct sampler *s, const real *l, const struct sampling *how, uint32_t position)
+uint32_t sample_token(struct sampler *s, const real *logits, const struct sampling *how, uint32_t position)
 {
+	const real *l = shape(s, logits, how);
 	uint32_t best = argmax(l, s->V);
 	double max = (double)l[best];
 	if (!(how->temperature > 0) || !isfinite(max))

@@ -1,11 +1,15 @@
 /* Drawing one token from a row of logits: the sampling rule, frozen.
  *
+ * The logits first get their bias, then the penalties of what stands before the token, in this
+ * order: repetition (a logit above 0 divided, else multiplied, once for each token of prompt or answer),
+ * frequency (for each time it was generated), presence (once when it was generated).
+ *
  * Greedy (temperature 0): the largest logit, the lowest id on ties.
  * Sampled: probabilities exp((l - max) / T) in double; top_k, then top_p over what is
  * left, then min_p; the inverse CDF in token-id order: the first kept id
  * whose running sum exceeds u * total. u in [0,1) is Philox4x32-10 with key =
  * seed and counter = (position, choice, 0, 0), its first two words as 53 bits:
- * the draw at a position depends on nothing that was drawn before it, so plain
+ * a draw is a pure function of the row, the tokens before it, the options and the position, so plain
  * and speculative decoding draw alike. Ranks among equal logits go by lower id.
  *
  * Threads: a sampler is one thread's. No allocation after sampler_new.
@@ -18,7 +22,14 @@ struct sampler;
 
 struct sampler *sampler_new(int V); /* NULL when out of memory */
 struct sampler *sampler_free(struct sampler *s);
-/* position: that of the token being drawn. A row without any finite maximum gives token 0. */
+/* What stands before the first token to be drawn. */
+struct history { const uint32_t *tokens; int n_prompt, n; /* prompt and answer so far */ };
+/* Draws along one history: open, then sample_token and sampler_saw by turns, then close. Costs a walk over
+ * the history where a penalty asks for it, else nothing. Without it a draw has no history. */
+void sampler_open(struct sampler *s, const struct sampling *how, const struct history *h);
+void sampler_saw(struct sampler *s, uint32_t id); /* it is now part of the answer */
+void sampler_close(struct sampler *s);
+/* position: that of the token being drawn. The row stays as it is. A row without any finite maximum gives token 0. */
 uint32_t sample_token(struct sampler *s, const real *logits, const struct sampling *how, uint32_t position);
 /* The rule's exponential: x in [-60, 0], the same bits on every CPU that adds and multiplies doubles. */
 double sample_exp(double x);

@@ -23,12 +23,16 @@ int session_new(const struct engine_request *r, struct session **ret)
 	s->n_pages = pages_for(most);
 	s->tokens = malloc((size_t)most * sizeof *s->tokens);
 	s->pages = malloc((size_t)s->n_pages * sizeof *s->pages);
-	if (!s->tokens || !s->pages) {
+	s->bias = malloc(((size_t)r->sampling.n_bias + 1) * sizeof *s->bias);
+	if (!s->tokens || !s->pages || !s->bias) {
 		session_free(s);
 		return -ENOMEM;
 	}
 	memcpy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *s->tokens);
 	s->req.prompt = s->tokens;
+	if (r->sampling.n_bias)
+		memcpy(s->bias, r->sampling.bias, (size_t)r->sampling.n_bias * sizeof *s->bias);
+	s->req.sampling.bias = s->bias;
 	s->slot = s->tap = -1;
 	s->seat = -1;
 	s->first = DRAFT_NONE;
@@ -42,6 +46,7 @@ struct session *session_free(struct session *s)
 	if (!s)
 		return NULL;
 	free(s->tokens);
+	free(s->bias);
 	free(s->pages);
 	free(s);
 	return NULL;

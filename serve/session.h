@@ -21,6 +21,7 @@ struct session {
 	struct engine_request req; /* prompt points into tokens */
 
 	uint32_t *tokens; /* [n_prompt + max_tokens], owned */
+	struct token_bias *bias; /* owned copy, what req.sampling points to */
 	int n_prompt, n_tokens, n_kv;
 	uint32_t *pages; /* [n_pages], owned */
 	int n_pages;

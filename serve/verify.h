@@ -13,8 +13,8 @@ struct verdict {
 	uint32_t ids[ENGINE_MAX_K + 1];
 };
 
-/* logits: len+1 rows of V: the root's, then one per proposal. position: of the first
- * token drawn (root's + 1). A drawn token that `ends` says ends the text is the last one. */
+/* logits: len+1 rows of V: the root's, then one per proposal. h: what stands before the first
+ * token drawn; position: its place. A drawn token that `ends` says ends the text is the last one. */
 struct verdict verify_chain(struct sampler *s, const real *logits, int V, const struct sampling *how,
-			    uint32_t position, const uint32_t *proposed, int len,
+			    const struct history *h, uint32_t position, const uint32_t *proposed, int len,
 			    bool (*ends)(const void *arg, uint32_t id), const void *arg);

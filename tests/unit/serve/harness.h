@@ -11,7 +11,10 @@ struct job {
 	uint32_t prompt[JOB_MAX], out[JOB_MAX];
 	int n_prompt, n_out, max_tokens;
 	struct sampling how;
-	bool no_draft, ignore_eos;
+	struct token_bias bias[2];
+	bool no_draft, ignore_eos, logprobs; /* logprobs: with two alternatives */
+	struct token_logprob lp[JOB_MAX * 3];
+	int n_lp;
 	uint64_t handle;
 	enum finish why;
 	struct request_stats stats;
@@ -39,6 +42,13 @@ static void job_tokens(void *arg, const uint32_t *ids, int n)
 	}
 }
 
+static void job_logprobs(void *arg, const struct token_logprob *lp, int n)
+{
+	struct job *j = arg;
+	for (int i = 0; i < 3 * n && j->n_lp < JOB_MAX * 3; i++)
+		j->lp[j->n_lp++] = lp[i];
+}
+
 static void job_done(void *arg, enum finish why, const struct request_stats *s, const char *error)
 {
 	struct job *j = arg;
@@ -56,7 +66,11 @@ static inline int job_submit(struct engine *g, struct job *j)
 	struct engine_request r = {.prompt = j->prompt, .n_prompt = j->n_prompt, .max_tokens = j->max_tokens, .sampling = j->how,
 				   .ignore_eos = j->ignore_eos, .no_draft = j->no_draft, .request_id = "r", .conversation = "c",
 				   .domain = "other", .on_tokens = job_tokens, .on_done = job_done, .arg = j};
-	j->n_out = j->groups = 0;
+	if (j->how.n_bias)
+		r.sampling.bias = j->bias;
+	if (j->logprobs)
+		r.on_logprobs = job_logprobs, r.top_logprobs = 2;
+	j->n_out = j->groups = j->n_lp = 0;
 	atomic_store(&j->done, 0);
 	return engine_submit(g, &r, &j->handle);
 }
@@ -97,5 +111,6 @@ static inline void job_random(struct job *j, uint64_t seed, int n_prompt, int ma
 
 static inline bool job_same(const struct job *a, const struct job *b)
 {
-	return a->n_out == b->n_out && a->why == b->why && memcmp(a->out, b->out, (size_t)a->n_out * sizeof *a->out) == 0;
+	return a->n_out == b->n_out && a->why == b->why && memcmp(a->out, b->out, (size_t)a->n_out * sizeof *a->out) == 0 &&
+	       a->n_lp == b->n_lp && a->n_lp == (a->logprobs ? 3 * a->n_out : 0) && memcmp(a->lp, b->lp, (size_t)a->n_lp * sizeof *a->lp) == 0;
 }

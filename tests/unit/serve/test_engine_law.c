@@ -2,7 +2,7 @@
  *
  * 1,024 prompts on a toy target in 64 configurations that cover, pairwise by a
  * seeded draw: chain length 1..7, batch 1..8, prefill chunk, weights f32 and bf16, which
- * draft, how tokens are drawn, and what happens in mid-stream (a switch, a rollback,
+ * draft, how tokens are drawn (filters, penalties, bias, with log-probabilities), and what happens in mid-stream (a switch, a rollback,
  * a fall to plain decoding, another chain length). Each prompt is decoded again by an
  * engine without a draft, one at a time, and must give the same tokens and the same
  * ending. That the drafts did something is checked too: proposals were accepted and
@@ -15,7 +15,7 @@
 #include "tests/unit/serve/harness.h"
 
 enum { F_K, F_BATCH, F_CHUNK, F_WEIGHTS, F_DRAFT, F_DRAW, F_EVENT, N_FACTORS };
-static const int levels[N_FACTORS] = {7, 8, 5, 2, 3, 5, 5};
+static const int levels[N_FACTORS] = {7, 8, 5, 2, 3, 8, 5};
 #ifdef __SANITIZE_ADDRESS__
 enum { PER_CONFIG = 4 }; /* memory errors need fewer prompts than the law does */
 #else
@@ -117,16 +117,27 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void draw_sampling(int kind, uint64_t seed, struct sampling *s)
+static void draw_sampling(int kind, uint64_t seed, struct job *j)
 {
+	struct sampling *s = &j->how;
 	*s = (struct sampling){.top_p = 1, .seed = seed, .choice = (uint32_t)(seed % 3)};
-	s->temperature = kind == 0 ? 0 : kind == 4 ? 1.3f : 0.7f;
+	s->temperature = kind == 0 || kind == 5 ? 0 : kind == 4 ? 1.3f : 0.7f;
 	if (kind == 2)
 		s->top_p = 0.8f;
 	if (kind == 3)
 		s->top_k = 20, s->top_p = 0.95f;
 	if (kind == 4)
 		s->min_p = 0.02f;
+	if (kind == 5 || kind == 7)
+		s->repetition = 1.3f;
+	if (kind >= 6)
+		s->presence = 0.6f, s->frequency = kind == 6 ? 0.4f : -0.3f;
+	if (kind >= 5) {
+		s->n_bias = 2;
+		j->bias[0] = (struct token_bias){(uint32_t)(seed % TOY_V), 3};
+		j->bias[1] = (struct token_bias){(uint32_t)((seed + 1) % TOY_V), -100};
+		j->logprobs = true;
+	}
 }
 
 static void must(int r, const struct errtext *e)
@@ -165,7 +176,7 @@ static void one_config(const int *c, int index, struct tally *t)
 	for (int i = 0; i < PER_CONFIG; i++) {
 		uint64_t seed = (uint64_t)(index * PER_CONFIG + i);
 		job_random(&jobs[i], seed, 1 + (int)(toy_mix(seed) % 40), 1 + (int)(toy_mix(seed + 5) % 24));
-		draw_sampling(c[F_DRAW], seed, &jobs[i].how);
+		draw_sampling(c[F_DRAW], seed, &jobs[i]);
 		jobs[i].ticks = &ticks;
 		jobs[i].stall_at = 9;
 		jobs[i].ignore_eos = i % 4 == 0;

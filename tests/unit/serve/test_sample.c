@@ -4,7 +4,8 @@
  * never wins; a draw follows the inverse CDF in id order exactly; top_k, top_p and min_p keep
  * exactly the set that a sort of the row keeps (checked against a plain sort on
  * random rows with many ties); frequencies follow the probabilities; the same
- * (seed, choice, position) gives the same token and each of the three matters.
+ * (seed, choice, position) gives the same token and each of the three matters; bias and penalties move
+ * exactly the logits they name, by the documented sums, and leave row and sampler as they were.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -167,10 +168,52 @@ static void test_key(void **state)
 	sampler_free(s);
 }
 
+static void test_penalties(void **state)
+{
+	(void)state;
+	struct sampler *s = sampler_new(6);
+	const real l[6] = {2, (real)1.9, (real)1.75, -1, (real)1.69, 0};
+	real row[6];
+	const uint32_t before[] = {0, 3, 1, 1, 2}; /* prompt 0 3, answer 1 1 2 */
+	struct history h = {before, 2, 5};
+	struct token_bias b[2] = {{5, 3}, {0, -100}};
+	struct sampling how = {.top_p = 1};
+	memcpy(row, l, sizeof row);
+
+	how.repetition = 2; /* 1 .95 .875 -2 1.69 0 */
+	sampler_open(s, &how, &h);
+	assert_int_equal(sample_token(s, l, &how, 5), 4);
+	sampler_saw(s, 4); /* .85: now the prompt's 0 is best, although divided */
+	assert_int_equal(sample_token(s, l, &how, 6), 0);
+	sampler_close(s);
+	how = (struct sampling){.top_p = 1, .frequency = 0.1f}; /* 2 1.7 1.65 -1 1.69 0: the prompt does not count */
+	sampler_open(s, &how, &h);
+	assert_int_equal(sample_token(s, l, &how, 5), 0);
+	for (int i = 0; i < 4; i++)
+		sampler_saw(s, 0); /* 1.6 */
+	assert_int_equal(sample_token(s, l, &how, 6), 1);
+	sampler_close(s);
+	how = (struct sampling){.top_p = 1, .presence = 0.15f}; /* once, however often: 2 1.75 1.6 -1 1.69 0 */
+	sampler_open(s, &how, &h);
+	sampler_saw(s, 0);
+	assert_int_equal(sample_token(s, l, &how, 5), 0); /* 1.85 */
+	sampler_saw(s, 0);
+	assert_int_equal(sample_token(s, l, &how, 5), 0);
+	sampler_close(s);
+	how = (struct sampling){.top_p = 1, .bias = b, .n_bias = 2};
+	assert_int_equal(sample_token(s, l, &how, 5), 5);
+	how.n_bias = 0;
+	assert_int_equal(sample_token(s, l, &how, 5), 0);
+	how = (struct sampling){.top_p = 1, .repetition = 2}; /* closed: no history */
+	assert_int_equal(sample_token(s, l, &how, 5), 0);
+	assert_memory_equal(row, l, sizeof row);
+	sampler_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_philox), cmocka_unit_test(test_greedy), cmocka_unit_test(test_inverse_cdf),
 					   cmocka_unit_test(test_filters), cmocka_unit_test(test_key),
-					   cmocka_unit_test(test_exp)};
+					   cmocka_unit_test(test_exp), cmocka_unit_test(test_penalties)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

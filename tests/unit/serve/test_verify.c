@@ -24,7 +24,7 @@ static struct verdict run(const uint32_t *target, int rows, const uint32_t *prop
 	for (int i = 0; i < rows; i++)
 		logits[i * V + (int)target[i]] = 4;
 	struct sampler *s = sampler_new(V);
-	struct verdict v = verify_chain(s, logits, V, &greedy, 10, proposed, len, is_end, &end);
+	struct verdict v = verify_chain(s, logits, V, &greedy, &(struct history){0}, 10, proposed, len, is_end, &end);
 	sampler_free(s);
 	return v;
 }
@@ -67,12 +67,31 @@ static void test_positions(void **state)
 	uint32_t end = 99, want[4];
 	for (uint32_t i = 0; i < 4; i++)
 		want[i] = sample_token(s, logits + i * V, &how, 20 + i);
-	expect(verify_chain(s, logits, V, &how, 20, want, 3, is_end, &end), 3, 4, want);
+	expect(verify_chain(s, logits, V, &how, &(struct history){0}, 20, want, 3, is_end, &end), 3, 4, want);
+	sampler_free(s);
+}
+
+static void test_history(void **state)
+{
+	(void)state;
+	/* each draw's history holds what was emitted before it in the round: under a strong penalty the same row
+	 * gives another token at each place, as decoding one by one does */
+	real logits[4 * V];
+	for (int i = 0; i < 4 * V; i++)
+		logits[i] = (real)(4 - i % V);
+	struct sampling how = {.top_p = 1, .presence = 9};
+	const uint32_t before[] = {5, 1}, want[] = {0, 2, 3, 4}, stale[] = {0, 0, 0}; /* 1 was generated before */
+	struct history h = {before, 1, 2};
+	struct sampler *s = sampler_new(V);
+	uint32_t end = 99;
+	expect(verify_chain(s, logits, V, &how, &h, 2, want, 3, is_end, &end), 3, 4, want);
+	expect(verify_chain(s, logits, V, &how, &h, 2, stale, 3, is_end, &end), 1, 2, want);
 	sampler_free(s);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_end), cmocka_unit_test(test_positions)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_end), cmocka_unit_test(test_positions),
+					   cmocka_unit_test(test_history)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
