@@ -210,7 +210,8 @@ static int teach(struct batcher *b, const struct joined *j, int row0, int n)
 	return r;
 }
 
-int batch_build(struct batcher *b, const struct joined *j, int row0, int n, struct train_batch *ret, int *ret_weighted)
+/* Tokens and features; teacher, y, in_vocab and mask are there already or come next. */
+static int fill(struct batcher *b, const struct joined *j, int row0, int n)
 {
 	if (n < 2 || row0 < 0 || row0 + n > j->n || j->H != b->fz->H)
 		return -EINVAL;
@@ -221,8 +222,11 @@ int batch_build(struct batcher *b, const struct joined *j, int row0, int n, stru
 	const uint16_t *f = j->features + (size_t)row0 * (size_t)j->H3;
 	for (size_t i = 0; i < (size_t)n * (size_t)j->H3; i++)
 		b->features[i] = (real)bf16_to_f32(f[i]);
-	if ((r = teach(b, j, row0, n)))
-		return r;
+	return 0;
+}
+
+static void hand_out(const struct batcher *b, const struct joined *j, int row0, int n, struct train_batch *ret, int *ret_weighted)
+{
 	int weighted = 0;
 	for (int t = 0; t < n; t++)
 		weighted += b->mask[t] && b->in_vocab[t];
@@ -231,5 +235,69 @@ int batch_build(struct batcher *b, const struct joined *j, int row0, int n, stru
 		.n = n, .ids = b->ids, .pos = j->pos + row0, .features = b->features, .mask = b->mask,
 		.teacher = {.n = n, .K = TEACHER_K, .ids = b->t_ids, .p = b->t_p}, .y = b->y, .in_vocab = b->in_vocab,
 	};
+}
+
+int batch_build(struct batcher *b, const struct joined *j, int row0, int n, struct train_batch *ret, int *ret_weighted)
+{
+	int r = fill(b, j, row0, n);
+	if (!r)
+		r = teach(b, j, row0, n);
+	if (!r)
+		hand_out(b, j, row0, n, ret, ret_weighted);
+	return r;
+}
+
+/* ---- teachers that are kept ---- */
+
+size_t batch_teacher_bytes(int n)
+{
+	return sizeof(struct batch_teacher) + (size_t)n * (TEACHER_K * (sizeof(uint32_t) + sizeof(real)) + sizeof(uint32_t) + 2);
+}
+
+/* The arrays of a block of batch_teacher_bytes(n), largest element first. */
+static void cut(struct batch_teacher *t, int n)
+{
+	size_t k = (size_t)n;
+	t->n = n;
+	t->t_p = (real *)(t + 1);
+	t->t_ids = (uint32_t *)(t->t_p + k * TEACHER_K);
+	t->y = t->t_ids + k * TEACHER_K;
+	t->mask = (uint8_t *)(t->y + k);
+	t->in_vocab = t->mask + k;
+}
+
+struct batch_teacher *batch_teacher_copy(const struct batcher *b, int n)
+{
+	size_t k = (size_t)n;
+	struct batch_teacher *t = malloc(batch_teacher_bytes(n));
+	if (!t)
+		return NULL;
+	cut(t, n);
+	memcpy(t->t_p, b->t_p, k * TEACHER_K * sizeof *t->t_p);
+	memcpy(t->t_ids, b->t_ids, k * TEACHER_K * sizeof *t->t_ids);
+	memcpy(t->y, b->y, k * sizeof *t->y);
+	memcpy(t->mask, b->mask, k);
+	memcpy(t->in_vocab, b->in_vocab, k);
+	return t;
+}
+
+void batch_teacher_free(struct batch_teacher *t)
+{
+	free(t);
+}
+
+int batch_build_taught(struct batcher *b, const struct joined *j, int row0, int n, const struct batch_teacher *t, struct train_batch *ret,
+		       int *ret_weighted)
+{
+	size_t k = (size_t)n;
+	int r = n == t->n ? fill(b, j, row0, n) : -EINVAL;
+	if (r)
+		return r;
+	memcpy(b->t_p, t->t_p, k * TEACHER_K * sizeof *t->t_p);
+	memcpy(b->t_ids, t->t_ids, k * TEACHER_K * sizeof *t->t_ids);
+	memcpy(b->y, t->y, k * sizeof *t->y);
+	memcpy(b->mask, t->mask, k);
+	memcpy(b->in_vocab, t->in_vocab, k);
+	hand_out(b, j, row0, n, ret, ret_weighted);
 	return 0;
 }

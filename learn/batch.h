@@ -41,3 +41,17 @@ int MUSTCHECK batcher_set_vocab(struct batcher *b, const int64_t *d2t, int V_d);
 /* Rows [row0, row0+n) of a run; ret points into b until the next call. *ret_weighted: rows with weight
  * whose token is in the draft vocabulary. */
 int MUSTCHECK batch_build(struct batcher *b, const struct joined *j, int row0, int n, struct train_batch *ret, int *ret_weighted);
+
+/* A teacher kept for the next epoch: what batch_build worked out for n rows. One allocation. */
+struct batch_teacher {
+	int n;
+	uint32_t *t_ids, *y;
+	real *t_p;
+	uint8_t *mask, *in_vocab;
+};
+size_t batch_teacher_bytes(int n);
+struct batch_teacher *batch_teacher_copy(const struct batcher *b, int n); /* of the last batch_build; NULL: no memory */
+void batch_teacher_free(struct batch_teacher *t);
+/* batch_build with a teacher that was kept for the same rows and vocabulary. */
+int MUSTCHECK batch_build_taught(struct batcher *b, const struct joined *j, int row0, int n, const struct batch_teacher *t, struct train_batch *ret,
+				 int *ret_weighted);

@@ -12,7 +12,7 @@ struct tally {
 	uint64_t rounds[2], accepted[2];
 };
 
-int evaluate_run(struct learner *l, const struct joined *j, const struct draft *d, int k, struct replay_result *ret)
+int evaluate_run(struct dev *dev, const struct frozen *fz, const struct joined *j, const struct draft *d, int k, struct replay_result *ret)
 {
 	int first = 0;
 	memset(ret, 0, sizeof *ret);
@@ -27,7 +27,7 @@ int evaluate_run(struct learner *l, const struct joined *j, const struct draft *
 	for (size_t i = 0; i < n; i++)
 		f[i] = (real)bf16_to_f32(j->features[i]);
 	struct replay_request q = {.n = j->n, .ids = j->ids, .pos = j->pos, .features = f, .first_round_row = first - 1};
-	int r = replay_accept_length(l->d, &d->c, d->w, d->d2t, l->fz->embedding, &q, k, ret);
+	int r = replay_accept_length(dev, &d->c, d->w, d->d2t, fz->embedding, &q, k, ret);
 	free(f);
 	return r;
 }
@@ -56,7 +56,7 @@ static int pair(struct learner *l, const struct run *run, const struct draft *co
 	int r = joined_load(l->pool, run, (uint32_t)l->fz->V, &j);
 	for (int i = 0; i < 2 && !r; i++)
 		if (v[i])
-			r = evaluate_run(l, &j, v[i], k, &res[i]);
+			r = evaluate_run(l->d, l->fz, &j, v[i], k, &res[i]);
 	joined_done(&j);
 	if (r || !res[0].rounds) /* damaged on disk, or too large for now: left out, as it is from training */
 		return 0;

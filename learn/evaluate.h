@@ -13,4 +13,4 @@ enum { EVALUATE_E_NOT_ENOUGH = 1 };
  * says. EVALUATE_E_NOT_ENOUGH: nothing is held out; -EINVAL with e: a version that cannot be read. */
 int MUSTCHECK evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, json_t **ret, struct errtext *e);
 /* One run under one draft. rounds 0: nothing to judge. */
-int MUSTCHECK evaluate_run(struct learner *l, const struct joined *j, const struct draft *d, int k, struct replay_result *ret);
+int MUSTCHECK evaluate_run(struct dev *dev, const struct frozen *fz, const struct joined *j, const struct draft *d, int k, struct replay_result *ret);

@@ -8,7 +8,9 @@
  */
 #include "learn/pool.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,6 +224,49 @@ int pool_read(struct pool *p, struct pool_ref ref, struct buf *out)
 	struct entry h;
 	int r = read_entry(p, ref.segment, ref.offset, &h, out);
 	return r ? r : h.len == ref.len ? 0 : -EIO;
+}
+
+/* The oldest segment there is, or 0 in an empty folder. */
+static int oldest_segment(const struct pool *p, uint32_t *ret)
+{
+	DIR *d = opendir(p->dir);
+	uint32_t best = UINT32_MAX, n;
+	int used = 0;
+	if (!d)
+		return -errno;
+	for (struct dirent *x; (x = readdir(d));)
+		if (sscanf(x->d_name, "%8" SCNu32 ".seg%n", &n, &used) == 1 && used == 12 && !x->d_name[used] && n < best)
+			best = n;
+	(void)closedir(d);
+	*ret = best == UINT32_MAX ? 0 : best;
+	return 0;
+}
+
+int pool_scan(struct pool *p, int (*each)(void *arg, int partition, int64_t offset, const void *blob, uint32_t len, struct pool_ref ref), void *arg)
+{
+	struct buf blob = BUF_INIT(0);
+	struct pool_where at = {0};
+	struct entry h;
+	int r = oldest_segment(p, &at.first);
+	at.segment = at.first;
+	while (!r) {
+		int k = read_entry(p, at.segment, at.offset, &h, &blob);
+		if (k == -ENOMEM)
+			r = k;
+		else if (k && read_entry(p, at.segment + 1, 0, &h, &blob))
+			break;
+		else if (k) {
+			at.segment++;
+			at.offset = 0;
+		}
+		if (!r)
+			r = each(arg, h.partition, h.offset, blob.data, h.len, (struct pool_ref){at.segment, at.offset, h.len});
+		at.offset += (uint32_t)sizeof h + h.len;
+	}
+	buf_done(&blob);
+	if (!r)
+		p->at = at;
+	return r;
 }
 
 int pool_sync(struct pool *p)

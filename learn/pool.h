@@ -38,6 +38,11 @@ int MUSTCHECK pool_peek(struct pool *p, int partition, int64_t offset, struct bu
 int MUSTCHECK pool_read(struct pool *p, struct pool_ref ref, struct buf *out); /* -EIO: damaged */
 int MUSTCHECK pool_sync(struct pool *p); /* before a checkpoint that refers to what was appended */
 
+/* Every whole record of an existing folder in the order in which it was appended, from its oldest segment on; ends
+ * at the first that is missing or damaged, and the pool stands behind the last. each's failure ends it and is returned. */
+int MUSTCHECK pool_scan(struct pool *p, int (*each)(void *arg, int partition, int64_t offset, const void *blob, uint32_t len, struct pool_ref ref),
+			void *arg);
+
 /* Over the size: forget the oldest segment (never the one being written). true when
  * first moved: the caller drops every run that refers to an older one. */
 bool pool_shrink(struct pool *p);

@@ -80,20 +80,11 @@ static int check(const struct draft *d, const struct frozen *fz, struct errtext 
 	return 0;
 }
 
-int publish_read_version(const char *store, uint32_t n, const struct frozen *fz, struct draft *ret, struct errtext *e)
+int publish_read_folder(const char *dir, const struct frozen *fz, struct draft *ret, struct errtext *e)
 {
-	char dir[PATH_MAX];
-	struct manifest m = {0};
 	struct draft d = {0};
 	struct draft_files *f = NULL;
-	int r = store_version_dir(store, n, dir, sizeof dir);
-	if (!r)
-		r = manifest_read(dir, &m, e);
-	if (!r && strcmp(m.target_fp, fz->target_fp) != 0)
-		r = errtext_set(e, -EINVAL, "version %u belongs to target %.12s, not %.12s", n, m.target_fp, fz->target_fp);
-	manifest_done(&m);
-	if (!r)
-		r = draft_open(dir, fz->n_layer, &f, e);
+	int r = draft_open(dir, fz->n_layer, &f, e);
 	if (!r) {
 		d.file = *draft_files_config(f);
 		draft_eagle3_config(&d.file, &d.c);
@@ -110,6 +101,19 @@ int publish_read_version(const char *store, uint32_t n, const struct frozen *fz,
 	}
 	*ret = d;
 	return 0;
+}
+
+int publish_read_version(const char *store, uint32_t n, const struct frozen *fz, struct draft *ret, struct errtext *e)
+{
+	char dir[PATH_MAX];
+	struct manifest m = {0};
+	int r = store_version_dir(store, n, dir, sizeof dir);
+	if (!r)
+		r = manifest_read(dir, &m, e);
+	if (!r && strcmp(m.target_fp, fz->target_fp) != 0)
+		r = errtext_set(e, -EINVAL, "version %u belongs to target %.12s, not %.12s", n, m.target_fp, fz->target_fp);
+	manifest_done(&m);
+	return r ? r : publish_read_folder(dir, fz, ret, e);
 }
 
 /* How good a start v is; 0 = none. The base is one even when it was refused as a first version: the daemon's Rebase goes there too. */
@@ -208,10 +212,18 @@ static int save_weights(const char *dir, const struct draft_config *c, const int
 int publish_write(const char *store, const char *name, const struct draft_config *c, const int64_t *d2t, const real *w,
 		  const struct frozen *fz, json_t *meta, char ret_sha[static 65], struct errtext *e)
 {
-	char dir[PATH_MAX], path[PATH_MAX + 16], sha[65], now[32];
-	struct draft_files *f = NULL;
+	char dir[PATH_MAX];
 	int r = publish_path(store, name, dir, sizeof dir);
-	if (!r && (r = fs_mkdirs(dir)))
+	return r ? r : publish_write_folder(dir, c, d2t, w, fz, meta, ret_sha, e);
+}
+
+int publish_write_folder(const char *dir, const struct draft_config *c, const int64_t *d2t, const real *w, const struct frozen *fz, json_t *meta,
+			 char ret_sha[static 65], struct errtext *e)
+{
+	char path[PATH_MAX + 16], sha[65], now[32];
+	struct draft_files *f = NULL;
+	int r = fs_mkdirs(dir);
+	if (r)
 		return errtext_set(e, r, "store: %.150s: %s", dir, strerror(-r));
 	if (!r)
 		r = save_weights(dir, c, d2t, w, e);

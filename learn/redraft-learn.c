@@ -3,6 +3,8 @@
  *
  *   redraft-learn [--key value ...]           run
  *   redraft-learn init [--key value ...]      make version 1 from the records there are, and submit it
+ *   redraft-learn train [--key value ...]     a draft from records on disk (cmd_train.c)
+ *   redraft-learn collect [--key value ...]   the topic's records into a folder; export-records: as single files (cmd_collect.c)
  *   redraft-learn --follow_journal PATH ...   repeat a recorded run from its first entry, print hashes, end
  *
  * Exit: 0 done, 1 failed while running (the state is whole: start again), 2 wrong
@@ -21,6 +23,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/base/notify.h"
 #include "daemon/base/rpc.h"
+#include "learn/cmd.h"
 #include "learn/control.h"
 
 struct conf {
@@ -76,7 +79,8 @@ static const struct conf_entry entries[] = {
 };
 
 static const struct conf_program program = {
-	"redraft-learn", "Trains the draft of a speculative-decoding server on what it serves. First argument \"init\": make version 1.", entries, sizeof(struct conf)};
+	"redraft-learn", "Trains the draft of a speculative-decoding server on what it serves. First argument \"init\": make version 1; "
+	"\"train\", \"collect\", \"export-records\" have a --help of their own.", entries, sizeof(struct conf)};
 
 /* ---- options ---- */
 
@@ -242,6 +246,11 @@ static int run(const struct conf *c, const struct frozen *fz)
 	return p.code;
 }
 
+static const struct {
+	const char *word;
+	int (*run)(int argc, char **argv);
+} words[] = {{"train", cmd_train}, {"collect", cmd_collect}, {"export-records", cmd_export_records}};
+
 int main(int argc, char **argv)
 {
 	static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
@@ -250,6 +259,9 @@ int main(int argc, char **argv)
 	struct errtext e = {""};
 	const char *word[2];
 	int n = 0;
+	for (size_t i = 0; argc > 1 && i < sizeof words / sizeof words[0]; i++)
+		if (strcmp(argv[1], words[i].word) == 0)
+			return words[i].run(argc - 1, argv + 1);
 	int r = conf_load(&program, argc, argv, &c, word, 1, &n, &e);
 	if (r > 0)
 		return 0;
@@ -257,7 +269,7 @@ int main(int argc, char **argv)
 		return fail(2, e.text);
 	log_init("redraft-learn", levels[c.log_level]);
 	if (n && strcmp(word[0], "init") != 0) {
-		(void)errtext_set(&e, 0, "unknown word \"%.40s\": only \"init\" is known", word[0]);
+		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, collect and export-records", word[0]);
 		r = fail(2, e.text);
 	} else if (frozen_open(c.store, c.target_fp, &fz, &e))
 		r = fail(2, e.text);

@@ -1,0 +1,7 @@
+/* The words redraft-learn takes before its flags, one file each. Each is a program of its own: its table of keys,
+ * its --help, its exit status (0 done, 1 failed, 2 wrong input, 3 nobody answers). argv[0] is skipped. */
+#pragma once
+
+int cmd_train(int argc, char **argv);          /* a draft from records on disk */
+int cmd_collect(int argc, char **argv);        /* records of the topic into a folder */
+int cmd_export_records(int argc, char **argv); /* a folder's records as single files */

@@ -1,0 +1,61 @@
+/* Training from recorded runs, away from the stream: a first draft, or a better one.
+ *
+ * The same trainer, batches and replay as online; what differs is the order
+ * (every epoch a new permutation), a learning rate that may end, and that all
+ * of it is a pure function of corpus, options and seed: nothing is journalled,
+ * a run that was killed is started again from its last folder or from the start.
+ * Threads: one owner, which owns the dev too.
+ */
+#pragma once
+#include "learn/batch.h"
+#include "learn/corpus.h"
+#include "learn/publish.h"
+
+struct offline_options {
+	const struct trainer_kind *kind;
+	struct train_options train;   /* total_steps is set here, from the schedule */
+	uint64_t seed;
+	int draft_vocab, max_rows, epochs;
+	int64_t tokens;               /* end after so many trained rows; 0 = after the epochs */
+	bool prompt_rows, cosine;
+	double ema;                   /* decay a step of the averaged weights, which are what is judged and kept; 0 = the last weights */
+	double heldout_share;         /* of the runs, when no evaluation corpus is given */
+	int heldout_domain_max, k;    /* runs judged of each domain; chain length */
+	int64_t eval_tokens;          /* between two evaluations; 0 = at the end alone */
+	uint64_t cache_bytes;         /* teachers kept from one epoch to the next */
+	const volatile int *stop;     /* set: end with what there is */
+};
+
+struct offline_domain {
+	char name[32];
+	int requests;
+	uint64_t rounds, accepted;
+	double low, high;             /* 95 % interval of the accept length, requests drawn */
+};
+
+enum { OFFLINE_MAX_DOMAINS = 17 }; /* and all together, last */
+
+struct offline_report {
+	int64_t step, steps;          /* steps: expected in all */
+	int64_t tokens, tokens_total;
+	double seconds;               /* of training */
+	double loss, accuracy;        /* running means */
+	bool evaluated;
+	int n_domains;                /* the last one is "all" */
+	struct offline_domain domain[OFFLINE_MAX_DOMAINS];
+};
+
+/* corpus: trained. judge: held out; NULL: a share of corpus. start: the draft to go on from, or NULL for a first one.
+ * report is called after every step and every evaluation; its failure ends the run and is returned.
+ * keep (may be NULL): the draft as it stands at each evaluation, the last one included. */
+struct offline_calls {
+	int (*report)(void *arg, const struct offline_report *r);
+	int (*keep)(void *arg, const struct draft *d, const struct offline_report *r);
+	void *arg;
+};
+int MUSTCHECK offline_train(const struct offline_options *o, struct dev *d, struct corpus *corpus, struct corpus *judge, const struct draft *start,
+			    const struct offline_calls *calls, struct errtext *e);
+static inline double offline_accept_length(const struct offline_domain *x)
+{
+	return x->rounds ? 1 + (double)x->accepted / (double)x->rounds : 1;
+}
