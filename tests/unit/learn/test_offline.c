@@ -1,0 +1,236 @@
+/* Training from disk is a pure function of corpus, options and seed: the same bits for any number of threads, with
+ * teachers kept or worked out anew; another seed is another draft. It learns, it never trains what it judges, it ends
+ * where it was told; and a corpus is what its records say: the same from a pool, through files and back. */
+#include "tests/unit/learn/toyworld.h"
+#include "learn/offline.h"
+
+enum { RUNS = 30, ROWS = 40 };
+
+struct world { char dir[256], store[300], pool[300]; struct frozen fz; };
+
+static void fill(const char *dir, int runs, uint64_t seed)
+{
+	struct pool_options po = {.dir = dir, .segment_bytes = 1 << 18, .max_bytes = 64 << 20};
+	struct pool *p = NULL;
+	struct errtext e = {""};
+	struct pool_ref ref;
+	struct buf b = BUF_INIT(0);
+	assert_int_equal(pool_open(&po, &p, &e), 0);
+	for (int i = 0; i < runs; i++)
+		for (int part = 0; part < 2; part++) { /* two records a request */
+			struct tw_record q = {.at = part * ROWS / 2, .T = ROWS / 2, .n_prompt = 12, .run = (uint32_t)part, .last = part == 1, .seq = (uint64_t)(2 * i + part + 1), .seed = seed + (uint64_t)i % 3};
+			(void)snprintf(q.request, sizeof q.request, "r%d", i);
+			(void)snprintf(q.domain, sizeof q.domain, "%s", i % 2 ? "code" : "tools");
+			buf_clear(&b);
+			tw_encode(&q, &b);
+			assert_int_equal(pool_append(p, i % 3, 2 * i + part, b.data, (uint32_t)b.len, &ref), 0);
+		}
+	assert_int_equal(pool_sync(p), 0);
+	pool_close(p);
+	buf_done(&b);
+}
+
+static int setup(void **state)
+{
+	struct world *w = calloc(1, sizeof *w);
+	struct errtext e = {""};
+	tw_temp_dir(w->dir);
+	(void)snprintf(w->store, sizeof w->store, "%s/store", w->dir);
+	(void)snprintf(w->pool, sizeof w->pool, "%s/pool", w->dir);
+	tw_store(w->store);
+	assert_int_equal(frozen_open(w->store, TW_FP, &w->fz, &e), 0);
+	fill(w->pool, RUNS, 5);
+	*state = w;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+	frozen_close(&w->fz);
+	assert_int_equal(fs_remove_tree(w->dir), 0);
+	free(w);
+	return 0;
+}
+
+struct seen {
+	struct offline_report last, first;
+	int evaluated;
+	uint64_t hash;
+};
+
+static int on_report(void *arg, const struct offline_report *r)
+{
+	struct seen *s = arg;
+	if (r->evaluated && !s->evaluated++)
+		s->first = *r;
+	s->last = *r;
+	return 0;
+}
+
+static int on_keep(void *arg, const struct draft *d, const struct offline_report *r)
+{
+	struct seen *s = arg;
+	(void)r;
+	s->hash = 1469598103934665603u;
+	const uint8_t *b = (const uint8_t *)d->w;
+	for (size_t i = 0; i < d->n * sizeof *d->w; i++)
+		s->hash = (s->hash ^ b[i]) * 1099511628211u;
+	return 0;
+}
+
+static struct offline_options plain(void)
+{
+	return (struct offline_options){
+		.kind = &trainer_eagle3, .seed = 3,
+		.train = {.ttt_steps = 3, .decay = (real)0.8, .optimizer = OPT_ADAMW, .lr = (real)5e-3, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8, .clip = 1, .warmup_steps = 2},
+		.draft_vocab = 80, .max_rows = 32, .epochs = 3, .prompt_rows = true, .cosine = true, .heldout_share = 0.3, .heldout_domain_max = 4, .k = 3,
+		.eval_tokens = 500, .cache_bytes = 1 << 20,
+	};
+}
+
+static void go(struct world *w, const struct offline_options *o, int threads, const char *judge_by, struct seen *ret)
+{
+	struct corpus c, other = {0};
+	struct dev *d = NULL;
+	struct errtext e = {""};
+	struct offline_calls calls = {on_report, on_keep, ret};
+	memset(ret, 0, sizeof *ret);
+	assert_int_equal(dev_cpu_new(threads, ISA_PORTABLE, &d), 0);
+	assert_int_equal(corpus_open(w->pool, &w->fz, &c, &e), 0);
+	assert_int_equal(c.runs.n, RUNS);
+	if (judge_by)
+		assert_int_equal(corpus_open(judge_by, &w->fz, &other, &e), 0);
+	assert_int_equal(offline_train(o, d, &c, judge_by ? &other : NULL, NULL, &calls, &e), 0);
+	corpus_close(&other);
+	corpus_close(&c);
+	dev_free(d);
+}
+
+static void test_same_bits(void **state)
+{
+	struct offline_options o = plain();
+	struct seen a = {0}, b = {0};
+	go(*state, &o, 1, NULL, &a);
+	go(*state, &o, 3, NULL, &b);
+	assert_true(a.hash == b.hash);
+	o.cache_bytes = 0; /* every teacher anew */
+	go(*state, &o, 2, NULL, &b);
+	assert_true(a.hash == b.hash);
+	o.seed = 4;
+	go(*state, &o, 2, NULL, &b);
+	assert_true(a.hash != b.hash);
+}
+
+static void test_learns(void **state)
+{
+	struct offline_options o = plain();
+	struct seen a = {0}, b = {0};
+	o.epochs = 12;
+	go(*state, &o, 1, NULL, &a);
+	const struct offline_domain *all = &a.last.domain[a.last.n_domains - 1], *start = &a.first.domain[a.first.n_domains - 1];
+	assert_string_equal(all->name, "all");
+	assert_int_equal(a.last.n_domains, 3); /* tools, code, all */
+	assert_true(offline_accept_length(all) > offline_accept_length(start) + 0.2); /* three texts, each seen many times */
+	assert_true(all->low <= offline_accept_length(all) && offline_accept_length(all) <= all->high);
+	assert_true(a.last.tokens == a.last.tokens_total || a.last.step == a.last.steps);
+	o.ema = 0.9;
+	go(*state, &o, 1, NULL, &b);
+	assert_true(a.hash != b.hash);
+	assert_true(offline_accept_length(&b.last.domain[b.last.n_domains - 1]) > offline_accept_length(start) + 0.2);
+}
+
+/* With records of their own to judge by, everything is trained; without, the judged are not. */
+static void test_held_out(void **state)
+{
+	struct world *w = *state;
+	struct offline_options o = plain();
+	struct seen a = {0}, b = {0};
+	char other[400];
+	(void)snprintf(other, sizeof other, "%s/other", w->dir);
+	fill(other, 6, 50);
+	o.epochs = 1;
+	go(w, &o, 1, other, &a);
+	go(w, &o, 1, NULL, &b);
+	int judged = b.last.domain[b.last.n_domains - 1].requests;
+	assert_int_equal(a.last.domain[a.last.n_domains - 1].requests, 6);
+	assert_true(judged > 0 && judged <= 2 * o.heldout_domain_max);
+	assert_int_equal(a.last.steps, 2 * RUNS); /* two windows a run */
+	assert_int_equal(b.last.steps, 2 * (RUNS - judged));
+	o.tokens = 100;
+	go(w, &o, 1, NULL, &b);
+	assert_true(b.last.tokens >= 100 && b.last.tokens < 100 + ROWS);
+}
+
+static void test_files_and_back(void **state)
+{
+	struct world *w = *state;
+	char files[320], glob[340], again[320];
+	struct errtext e = {""};
+	struct pool *p = NULL;
+	struct corpus c, d;
+	int64_t exported = 0;
+	int n = 0;
+	(void)snprintf(files, sizeof files, "%s/files", w->dir);
+	(void)snprintf(glob, sizeof glob, "%s/*.safetensors", files);
+	(void)snprintf(again, sizeof again, "%s/again", w->dir);
+	struct pool_options po = {.dir = again, .segment_bytes = 1 << 18, .max_bytes = 64 << 20};
+	assert_int_equal(corpus_export(w->pool, files, &exported, &e), 0);
+	assert_int_equal(exported, 2 * RUNS);
+	assert_int_equal(pool_open(&po, &p, &e), 0);
+	assert_int_equal(corpus_import(glob, p, &n, &e), 0);
+	pool_close(p);
+	assert_int_equal(n, 2 * RUNS);
+	assert_int_equal(corpus_open(w->pool, &w->fz, &c, &e), 0);
+	assert_int_equal(corpus_open(again, &w->fz, &d, &e), 0);
+	assert_int_equal(c.runs.n, d.runs.n);
+	for (int i = 0; i < c.runs.n; i++) {
+		struct joined a, b;
+		assert_int_equal(corpus_load(&c, i, &a), 0);
+		assert_int_equal(corpus_load(&d, i, &b), 0);
+		assert_int_equal(a.n, b.n);
+		assert_memory_equal(a.ids, b.ids, ((size_t)a.n + 1) * sizeof *a.ids);
+		joined_done(&a);
+		joined_done(&b);
+	}
+	corpus_close(&c);
+	corpus_close(&d);
+}
+
+/* What is not there, is no record, or belongs to another target is said by name. */
+static void test_refused(void **state)
+{
+	struct world *w = *state;
+	char path[400], dir[320];
+	struct errtext e = {""};
+	struct pool *p = NULL;
+	struct corpus c;
+	int n = 0;
+	(void)snprintf(dir, sizeof dir, "%s/empty", w->dir);
+	struct pool_options po = {.dir = dir, .segment_bytes = 1 << 18, .max_bytes = 64 << 20};
+	assert_int_equal(corpus_open(dir, &w->fz, &c, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "empty"));
+	(void)snprintf(path, sizeof path, "%s/bad.safetensors", w->dir);
+	assert_int_equal(fs_write_atomic(path, "nonsense", 8), 0);
+	assert_int_equal(pool_open(&po, &p, &e), 0);
+	assert_true(corpus_import(path, p, &n, &e) < 0);
+	assert_non_null(strstr(e.text, "bad.safetensors"));
+	assert_int_equal(corpus_import("/nowhere/*.x", p, &n, &e), -EINVAL);
+	pool_close(p);
+	w->fz.target_fp[0] = 'c'; /* the same records, another target */
+	assert_int_equal(corpus_open(w->pool, &w->fz, &c, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "target"));
+	w->fz.target_fp[0] = 'a';
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_same_bits, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_learns, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_held_out, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_files_and_back, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
