@@ -43,11 +43,18 @@ struct kv_pool {
 };
 
 /* One sequence's part of a batch for paged attention: rows [row0, row0+n_rows)
- * of q are its tokens at context positions [n_past, n_past+n_rows); row j sees
- * positions 0..n_past+j (its own key is already written). */
+ * of q are its tokens in places [n_past, n_past+n_rows) of its page table; their keys are already written.
+ *
+ * parent NULL: a chain. Place is position; row j sees 0..n_past+j.
+ * Else the places from tree0 on are a tree of proposals: node i lies in place tree0+i, follows node parent[i] < i
+ * (-1: place tree0-1), and its position is tree0 + its depth (0 under -1). A node sees the places before
+ * tree0, its ancestors and itself, summed by position: the same bits as if its own path lay there as a chain. */
+enum { ATTN_TREE_MAX = 64 /* nodes: n_past + n_rows - tree0 */ };
 struct attn_seq {
-	const uint32_t *pages; /* host; covers n_past+n_rows positions */
+	const uint32_t *pages; /* host; covers n_past+n_rows places */
 	int n_past, row0, n_rows;
+	const int16_t *parent; /* host, [n_past+n_rows-tree0] or NULL */
+	int tree0;
 };
 
 /* What the target says at n rows, restricted to the draft vocabulary and
@@ -108,7 +115,7 @@ struct ops {
 	int (*kv_write)(struct dev *d, struct kv_pool *p, int layer, const real *k, const real *v, int ld, const uint32_t *slots, int M);
 	/* copy whole positions of all layers: dst_slots[i] = src_slots[i] */
 	int (*kv_copy)(struct dev *d, struct kv_pool *p, const uint32_t *dst_slots, const uint32_t *src_slots, int n);
-	/* out [M,nh*d] ldo = softmax(q k^T scale) v, q [M,nh*d] ldq, GQA, causal as attn_seq says */
+	/* out [M,nh*d] ldo = softmax(q k^T scale) v, q [M,nh*d] ldq, GQA; who sees whom as attn_seq says */
 	int (*attn)(struct dev *d, real *out, int ldo, const real *q, int ldq, const struct kv_pool *p, int layer, const struct attn_seq *seqs, int n_seqs, int nh, real scale);
 
 	/* ---- training ---- */

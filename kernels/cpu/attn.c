@@ -35,11 +35,11 @@ static const void *page_of(const struct cpu_kernels *k, const struct attn_block 
 {
 	const struct kv_pool *p = b->pool;
 	int per = p->page_tok / CPU_PAGE; /* pool pages may be several of our 32 keys */
+	size_t within = (size_t)(i % per) * CPU_PAGE * (size_t)(v ? k->nr : p->d) * dtype_size(p->type); /* V panels span the whole pool page */
+	if (b->tail && i / per >= b->tail_page)
+		return attn_tail_page(k, b, i / per, v) + within;
 	uint32_t page = b->pages ? b->pages[i / per] : (uint32_t)(i / per);
-	size_t head = ((size_t)b->layer * (size_t)p->n_pages + page) * (size_t)p->n_kv + (size_t)b->head;
-	size_t elems = v ? cpu_kv_head_elems(k, p) : (size_t)p->page_tok * (size_t)p->d;
-	size_t within = (size_t)(i % per) * CPU_PAGE * (size_t)(v ? k->nr : p->d); /* V panels span the whole pool page */
-	return (const char *)(v ? p->v : p->k) + (head * elems + within) * dtype_size(p->type);
+	return (const char *)cpu_kv_head(k, p, b->layer, page, b->head, v) + within;
 }
 
 static void mask(real *s, int n, int lo, int hi)
@@ -131,35 +131,45 @@ struct attn_job {
 	const struct kv_pool *pool;
 	int layer, n_seqs, nh;
 	const struct attn_seq *seqs;
+	const struct attn_paths *paths; /* [n_seqs], or NULL: no sequence is a tree */
 	real scale;
 	real *mem; /* a block's memory for each thread */
+	char *tails; /* a tail's for each thread */
 	int64_t total;
 };
 
-/* Query rows of a sequence in work order: kv head, then position, then head of
- * the group; i of [0, n_rows*nh). */
-static void attn_flush(const struct attn_job *j, struct attn_block *b, const struct attn_seq *s, int i0)
+/* Query rows of a sequence in work order: kv head, then position (of a tree: path), then head
+ * of the group; i of [0, n_rows*nh). */
+static void attn_flush(const struct attn_job *j, struct attn_block *b, const struct attn_seq *s, const struct attn_paths *t, int i0, char *tail)
 {
 	int d = j->pool->d, group = j->nh / j->pool->n_kv, per = s->n_rows * group;
 	size_t dp = cpu_round_up((size_t)d, (size_t)j->k->nr);
 
 	b->head = i0 / per;
+	b->tail = NULL;
+	if (t)
+		attn_tail(j->k, b, s, t->end[i0 % per / group], tail);
 	for (int r = 0; r < b->R; r++) {
-		int i = (i0 + r) % per, row = i / group, h = b->head * group + i % group;
+		int i = (i0 + r) % per, at = i / group, row = t ? t->row[at] : at, h = b->head * group + i % group;
 		const real *q = j->q + (size_t)(s->row0 + row) * j->ldq + (size_t)h * (size_t)d;
 		b->lo[r] = 0;
-		b->hi[r] = s->n_past + row;
+		b->hi[r] = t ? t->hi[at] : s->n_past + row;
 		for (int c = 0; c < d; c++)
 			b->q[(size_t)r * (size_t)d + (size_t)c] = q[c] * j->scale;
 	}
 	attn_block_run(j->k, b);
 	for (int r = 0; r < b->R; r++) {
-		int i = (i0 + r) % per, row = i / group, h = b->head * group + i % group;
+		int i = (i0 + r) % per, at = i / group, row = t ? t->row[at] : at, h = b->head * group + i % group;
 		real *out = j->out + (size_t)(s->row0 + row) * j->ldo + (size_t)h * (size_t)d;
 		real inv = 1 / b->st[r].sum;
 		for (int c = 0; c < d; c++)
 			out[c] = b->out[(size_t)r * dp + (size_t)c] * inv;
 	}
+}
+
+static bool new_path(const struct attn_paths *t, int at)
+{
+	return t && at && t->end[at] != t->end[at - 1];
 }
 
 static int64_t attn_cost(const struct attn_seq *s, int row)
@@ -173,17 +183,20 @@ static void attn_part(void *ctx, int t, int n)
 	int64_t from = j->total * t / n, to = j->total * (t + 1) / n, at = 0;
 	struct attn_block b = {.pool = j->pool, .layer = j->layer};
 
+	char *tail = j->tails + (size_t)t * attn_tail_bytes(j->k, j->pool);
+
 	attn_block_memory(&b, j->k, j->pool->d, j->mem + (size_t)t * attn_block_reals(j->k, j->pool->d));
 	for (int si = 0; si < j->n_seqs && at < to; si++) {
 		const struct attn_seq *s = &j->seqs[si];
+		const struct attn_paths *paths = s->parent ? &j->paths[si] : NULL;
 		int group = j->nh / j->pool->n_kv, per = s->n_rows * group, start = -1;
 		b.pages = s->pages;
 		for (int i = 0; i < s->n_rows * j->nh; i++) {
 			bool mine = at >= from && at < to; /* a row belongs to the thread its first unit of cost falls to */
 			at += attn_cost(s, i % per / group);
-			if (start >= 0 && (!mine || i % per == 0 || i - start == ATTN_ROWS)) {
+			if (start >= 0 && (!mine || i % per == 0 || i - start == ATTN_ROWS || new_path(paths, i % per / group))) {
 				b.R = i - start;
-				attn_flush(j, &b, s, start);
+				attn_flush(j, &b, s, paths, start, tail);
 				start = -1;
 			}
 			if (mine && start < 0)
@@ -191,9 +204,19 @@ static void attn_part(void *ctx, int t, int n)
 		}
 		if (start >= 0) {
 			b.R = s->n_rows * j->nh - start;
-			attn_flush(j, &b, s, start);
+			attn_flush(j, &b, s, paths, start, tail);
 		}
 	}
+}
+
+/* Order the rows of every tree; -EINVAL when one is none */
+static int find_paths(struct attn_job *j, struct attn_paths *paths)
+{
+	j->paths = paths;
+	for (int i = 0; i < j->n_seqs; i++)
+		if (j->seqs[i].parent && attn_paths_make(&paths[i], &j->seqs[i]))
+			return -EINVAL;
+	return 0;
 }
 
 int cpu_attn(struct dev *d, real *out, int ldo, const real *q, int ldq, const struct kv_pool *p, int layer, const struct attn_seq *seqs,
@@ -214,8 +237,10 @@ int cpu_attn(struct dev *d, real *out, int ldo, const real *q, int ldq, const st
 	};
 	if (nh <= 0 || nh % p->n_kv || layer < 0 || layer >= p->n_layer || ldo < nh * p->d || ldq < nh * p->d)
 		return cpu_bad(d, "attn");
+	size_t trees = 0;
 	for (int i = 0; i < n_seqs; i++) {
 		const struct attn_seq *s = &seqs[i];
+		trees += s->parent != NULL;
 		if (s->n_rows < 0 || s->n_past < 0 || s->row0 < 0)
 			return cpu_bad(d, "attn: sequence");
 		for (int pg = 0; s->n_rows && pg <= (s->n_past + s->n_rows - 1) / p->page_tok; pg++)
@@ -226,9 +251,14 @@ int cpu_attn(struct dev *d, real *out, int ldo, const real *q, int ldq, const st
 	}
 	double work = 4.0 * (double)j.total * p->d;
 	int threads = cpu_threads_for(d, work);
-	j.mem = cpu_scratch(d, (size_t)threads * attn_block_reals(j.k, p->d) * sizeof *j.mem);
+	size_t blocks = cpu_round_up((size_t)threads * attn_block_reals(j.k, p->d) * sizeof *j.mem, 64);
+	size_t tails = trees ? (size_t)threads * attn_tail_bytes(j.k, p) : 0, paths = trees ? (size_t)n_seqs * sizeof *j.paths : 0;
+	j.mem = cpu_scratch(d, blocks + tails + paths);
 	if (!j.mem)
 		return -ENOMEM;
+	j.tails = (char *)j.mem + blocks;
+	if (trees && find_paths(&j, (struct attn_paths *)(void *)(j.tails + tails)))
+		return cpu_bad(d, "attn: tree");
 	cpu_run(d, work, attn_part, &j);
 	return 0;
 }

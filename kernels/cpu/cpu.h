@@ -173,6 +173,9 @@ void cpu_kv_free(struct dev *d, struct kv_pool *p);
 int cpu_kv_write(struct dev *d, struct kv_pool *p, int layer, const real *k, const real *v, int ld, const uint32_t *slots, int M);
 int cpu_kv_copy(struct dev *d, struct kv_pool *p, const uint32_t *dst_slots, const uint32_t *src_slots, int n);
 size_t cpu_kv_head_elems(const struct cpu_kernels *k, const struct kv_pool *p); /* of V, the wider one, per page and head */
+void *cpu_kv_head(const struct cpu_kernels *kn, const struct kv_pool *p, int layer, uint32_t page, int head, bool v);
+/* One position of one head, between pages laid out as the pool's are */
+void cpu_kv_move(const struct cpu_kernels *kn, const struct kv_pool *p, void *k, void *v, int to, const void *from_k, const void *from_v, int from);
 void cpu_kv_put(const struct cpu_kernels *kn, struct kv_pool *p, int layer, uint32_t slot, const real *k, const real *v);
 /* cpu/attn.c */
 int cpu_attn(struct dev *d, real *out, int ldo, const real *q, int ldq, const struct kv_pool *p, int layer, const struct attn_seq *seqs,

@@ -116,12 +116,27 @@ int cpu_kv_write(struct dev *d, struct kv_pool *p, int layer, const real *k, con
 	return 0;
 }
 
-static void copy_elem(void *base, size_t to, size_t from, enum dtype type)
+void *cpu_kv_head(const struct cpu_kernels *kn, const struct kv_pool *p, int layer, uint32_t page, int head, bool v)
+{
+	size_t elems = v ? cpu_kv_head_elems(kn, p) : (size_t)p->page_tok * (size_t)p->d;
+	return (char *)(v ? p->v : p->k) + head_index(p, layer, page, head) * elems * dtype_size(p->type);
+}
+
+static void copy_elem(void *to, size_t at, const void *from, size_t i, enum dtype type)
 {
 	if (type == DT_BF16)
-		((uint16_t *)base)[to] = ((uint16_t *)base)[from];
+		((uint16_t *)to)[at] = ((const uint16_t *)from)[i];
 	else
-		((real *)base)[to] = ((real *)base)[from];
+		((real *)to)[at] = ((const real *)from)[i];
+}
+
+void cpu_kv_move(const struct cpu_kernels *kn, const struct kv_pool *p, void *k, void *v, int to, const void *from_k, const void *from_v, int from)
+{
+	bool bf16 = p->type == DT_BF16;
+	for (int c = 0; c < p->d; c++) {
+		copy_elem(k, k_at(p, kn->nr, to, c, bf16), from_k, k_at(p, kn->nr, from, c, bf16), p->type);
+		copy_elem(v, v_at(p, kn->nr, to, c, bf16), from_v, v_at(p, kn->nr, from, c, bf16), p->type);
+	}
 }
 
 int cpu_kv_copy(struct dev *d, struct kv_pool *p, const uint32_t *dst_slots, const uint32_t *src_slots, int n)
@@ -129,8 +144,6 @@ int cpu_kv_copy(struct dev *d, struct kv_pool *p, const uint32_t *dst_slots, con
 	const struct cpu_kernels *kn = cpu_of(d)->k;
 	uint64_t n_slots = (uint64_t)p->n_pages * (uint64_t)p->page_tok;
 	uint32_t pt = (uint32_t)p->page_tok;
-	size_t ke = (size_t)p->page_tok * (size_t)p->d, ve = cpu_kv_head_elems(kn, p);
-	bool bf16 = p->type == DT_BF16;
 
 	for (int i = 0; i < n; i++)
 		if (dst_slots[i] >= n_slots || src_slots[i] >= n_slots)
@@ -138,12 +151,9 @@ int cpu_kv_copy(struct dev *d, struct kv_pool *p, const uint32_t *dst_slots, con
 	for (int i = 0; i < n; i++)
 		for (int lh = 0; lh < p->n_layer * p->n_kv; lh++) {
 			int layer = lh / p->n_kv, h = lh % p->n_kv;
-			size_t to = head_index(p, layer, dst_slots[i] / pt, h), from = head_index(p, layer, src_slots[i] / pt, h);
-			int tt = (int)(dst_slots[i] % pt), ft = (int)(src_slots[i] % pt);
-			for (int c = 0; c < p->d; c++) {
-				copy_elem(p->k, to * ke + k_at(p, kn->nr, tt, c, bf16), from * ke + k_at(p, kn->nr, ft, c, bf16), p->type);
-				copy_elem(p->v, to * ve + v_at(p, kn->nr, tt, c, bf16), from * ve + v_at(p, kn->nr, ft, c, bf16), p->type);
-			}
+			uint32_t to = dst_slots[i] / pt, from = src_slots[i] / pt;
+			cpu_kv_move(kn, p, cpu_kv_head(kn, p, layer, to, h, false), cpu_kv_head(kn, p, layer, to, h, true), (int)(dst_slots[i] % pt),
+				    cpu_kv_head(kn, p, layer, from, h, false), cpu_kv_head(kn, p, layer, from, h, true), (int)(src_slots[i] % pt));
 		}
 	return 0;
 }
