@@ -11,11 +11,12 @@
 #include <sys/random.h>
 #include "daemon/base/clock.h"
 #include "daemon/base/loop.h"
-#include "daemon/base/sha.h"
 #include "serve/front_metrics.h"
 #include "serve/http.h"
 #include "serve/openai_live.h"
 #include "serve/tokenizer.h"
+
+static const char PAST_DEADLINE[] = "The request's deadline has passed.";
 
 /* --- engine's thread --- */
 
@@ -50,6 +51,17 @@ static void on_tokens(void *arg, const uint32_t *ids, int n)
 	post_and_unlock(x->c);
 }
 
+/* Right before on_tokens: what lies above n_in is the engine's to write. */
+static void on_logprobs(void *arg, const struct token_logprob *lp, int n)
+{
+	struct choice *x = arg;
+	size_t width = (size_t)x->c->q.top_logprobs + 1;
+
+	if (n > x->cap - x->n_in)
+		n = x->cap - x->n_in;
+	memcpy(x->lp + (size_t)x->n_in * width, lp, (size_t)n * width * sizeof *lp);
+}
+
 static void on_done(void *arg, enum finish why, const struct request_stats *s, const char *error)
 {
 	struct choice *x = arg;
@@ -76,7 +88,11 @@ static void completion_free(struct completion *c)
 	for (int i = 0; i < c->n_choices; i++) {
 		textout_done(&c->choices[i].out);
 		free(c->choices[i].inbox);
+		free(c->choices[i].lp);
+		json_decref(c->choices[i].calls);
 	}
+	if (c->deadline)
+		loop_timer_free(c->deadline);
 	free(c->choices);
 	openai_request_done(&c->q);
 	pthread_mutex_destroy(&c->lock);
@@ -134,9 +150,29 @@ static void note_times(struct choice *x, int n)
 	x->last_us = now;
 }
 
+/* The answer is complete: calls in it become calls, and what stands before them is its text. */
+static void find_calls(struct choice *x)
+{
+	const struct openai_request *q = &x->c->q;
+	const char *text = (const char *)x->out.text.data;
+	char seed[80];
+	size_t before;
+
+	if (!q->tools || x->calls || (strcmp(x->reason, "stop") != 0 && strcmp(x->reason, "length") != 0))
+		return;
+	(void)snprintf(seed, sizeof seed, "%s/%d", x->c->id, x->index);
+	x->calls = toolcall_find(text ? text : "", x->out.text.len, q->forced != NULL, seed, &before);
+	if (!x->calls)
+		return;
+	x->out.text.len = before;
+	if (strcmp(x->reason, "stop") == 0)
+		x->reason = "tool_calls";
+}
+
 static void end_choice(struct choice *x, enum finish why)
 {
-	static const char *const names[] = {[FINISH_STOP] = "stop", [FINISH_LENGTH] = "length", [FINISH_CANCELLED] = "abort", [FINISH_ERROR] = "error"};
+	static const char *const names[] = {[FINISH_STOP] = "stop", [FINISH_LENGTH] = "length", [FINISH_CANCELLED] = "abort", [FINISH_ERROR] = "error",
+					   [FINISH_DEADLINE] = "deadline"};
 	struct completion *c = x->c;
 
 	x->ended = true;
@@ -144,6 +180,7 @@ static void end_choice(struct choice *x, enum finish why)
 		int r = textout_finish(&x->out);
 		x->reason = r < 0 ? "error" : r == TEXTOUT_STOP ? "stop" : names[why];
 	}
+	find_calls(x);
 	front_metrics_end(c->o->metrics, x->reason, (double)(clock_us() - c->start_us) / 1e6, c->domain, &x->in_stats);
 }
 
@@ -153,33 +190,26 @@ static void take(struct choice *x, int n_in, bool done)
 	note_times(x, n_in - x->n_taken);
 	while (x->n_taken < n_in) {
 		uint32_t id = x->inbox[x->n_taken++];
+		size_t before = x->out.text.len;
 		int r;
 
 		if (x->reason)
 			continue; /* past a stop string */
 		x->n_tokens++;
 		r = textout_add(&x->out, id);
+		if (r == 0 && x->c->q.forced) {
+			toolcall_watch(&x->watch, (const char *)x->out.text.data + before, x->out.text.len - before);
+			r = x->watch.over ? TEXTOUT_STOP : 0;
+		}
 		if (r == 0)
 			continue;
 		x->reason = r == TEXTOUT_STOP ? "stop" : "error";
+		find_calls(x);
 		if (!done)
 			x->c->o->o.calls->cancel(x->c->o->o.engine, x->handle);
 	}
 	if (done && !x->ended)
 		end_choice(x, x->in_why);
-}
-
-/* A sentence when some choice could not be finished, else NULL. */
-static const char *trouble(const struct completion *c)
-{
-	for (int i = 0; i < c->n_choices; i++) {
-		const struct choice *x = &c->choices[i];
-		if (x->reason && strcmp(x->reason, "error") == 0)
-			return x->ended && *x->in_error ? x->in_error : "The request could not be finished."; /* until then it is the engine's */
-		if (x->reason && strcmp(x->reason, "abort") == 0)
-			return "The server is shutting down.";
-	}
-	return NULL;
 }
 
 static bool all_ended(const struct completion *c)
@@ -188,6 +218,20 @@ static bool all_ended(const struct completion *c)
 		if (!c->choices[i].ended)
 			return false;
 	return true;
+}
+
+/* A sentence when some choice could not be finished, else NULL. */
+static const char *trouble(struct completion *c)
+{
+	for (int i = 0; i < c->n_choices; i++) {
+		const struct choice *x = &c->choices[i];
+		if (x->reason && strcmp(x->reason, "error") == 0)
+			return x->ended && *x->in_error ? x->in_error : "The request could not be finished."; /* until then it is the engine's */
+		if (x->reason && strcmp(x->reason, "abort") == 0)
+			return c->late ? PAST_DEADLINE : "The server is shutting down.";
+		c->late = c->late || (x->reason && strcmp(x->reason, "deadline") == 0);
+	}
+	return c->late ? PAST_DEADLINE : NULL;
 }
 
 /* Tell the client what is new. */
@@ -199,12 +243,12 @@ static void show(struct completion *c)
 
 	if (wrong && !c->streaming) {
 		completion_cancel(c);
-		(void)openai_fail(&e, c->o->draining ? 503 : 500, "", "engine_error", "%s", wrong);
+		(void)openai_fail(&e, c->late ? 504 : c->o->draining ? 503 : 500, "", c->late ? "deadline_exceeded" : "engine_error", "%s", wrong);
 		reply_error(c->o, c->http, &e);
 		c->http = NULL;
 	} else if (wrong) {
 		completion_cancel(c);
-		reply_broken(c, wrong);
+		reply_broken(c, c->late ? 504 : 500, wrong);
 	} else if (c->q.stream) {
 		for (int i = 0; i < c->n_choices; i++)
 			if (!reply_chunk(c, &c->choices[i]))
@@ -220,8 +264,8 @@ static void show(struct completion *c)
  * engine may post one right after the sweep has looked, so the sweep looks and takes under one lock. */
 static void drain(struct completion *c, bool was_posted)
 {
-	int n_in[OPENAI_MAX_N * OPENAI_MAX_PROMPTS];
-	bool done[OPENAI_MAX_N * OPENAI_MAX_PROMPTS];
+	int n_in[OPENAI_MAX_CHOICES];
+	bool done[OPENAI_MAX_CHOICES];
 
 	pthread_mutex_lock(&c->lock);
 	if (!was_posted && c->posted) {
@@ -247,6 +291,19 @@ void completion_drain(struct completion *c)
 	drain(c, true);
 }
 
+static void on_deadline(void *arg)
+{
+	struct completion *c = arg;
+
+	if (all_ended(c))
+		return;
+	c->late = true;
+	completion_cancel(c);
+	if (c->http)
+		show(c);
+	(void)free_if_over(c);
+}
+
 void completion_sweep(struct completion *c)
 {
 	drain(c, false);
@@ -267,46 +324,27 @@ static void hex_id(const char *prefix, char *out, size_t size)
 		n += snprintf(out + n, size - (size_t)n, "%02x", b[i]);
 }
 
-static bool readable(const char *s, size_t max)
+/* What the answer's text has before its first token. */
+static int begin_text(struct choice *x)
 {
-	size_t n = strlen(s);
+	const struct openai_request *q = &x->c->q;
+	struct textout prompt = {.tokenizer = x->c->o->o.model.tokenizer, .text = BUF_INIT(16 << 20)};
+	int r = 0;
 
-	for (size_t i = 0; i < n; i++)
-		if ((unsigned char)s[i] <= 0x20 || (unsigned char)s[i] >= 0x7f)
-			return false;
-	return n > 0 && n <= max;
-}
-
-/* Who asks, in which conversation, about what: labels of the records. */
-static void name_request(struct completion *c, struct engine_request *r)
-{
-	struct openai *o = c->o;
-	const char *auth = http_header(c->http, "Authorization"), *conv = http_header(c->http, "X-Redraft-Conversation"),
-		   *domain = http_header(c->http, "X-Redraft-Domain"), *trace = http_header(c->http, "X-Redraft-Trace"),
-		   *draft = http_header(c->http, "X-Redraft-Draft");
-	const void *words = c->q.first_words;
-	size_t n = c->q.first_words ? strlen(c->q.first_words) : 0;
-
-	(void)snprintf(r->tenant, sizeof r->tenant, "anonymous");
-	if (auth && strncasecmp(auth, "Bearer ", 7) == 0 && auth[7])
-		sha_hmac_hex(o->o.tenant_key, sizeof o->o.tenant_key, auth + 7, strlen(auth + 7), r->tenant);
-	if (!words) {
-		words = c->q.prompts[0].ids;
-		n = (size_t)c->q.prompts[0].n * sizeof(uint32_t);
+	if (q->forced) {
+		x->watch = toolcall_watch_start(q->forced);
+		return textout_begin(&x->out, q->forced, strlen(q->forced));
 	}
-	if (conv && readable(conv, 64))
-		(void)snprintf(r->conversation, sizeof r->conversation, "%s", conv);
-	else if (conv && *conv)
-		sha_hmac_hex(o->o.tenant_key, sizeof o->o.tenant_key, conv, strlen(conv), r->conversation);
-	else
-		sha_hmac_hex(r->tenant, strlen(r->tenant), words, n, r->conversation);
-	(void)snprintf(r->domain, sizeof r->domain, "other");
-	for (int i = 0; domain && i < o->n_domains; i++)
-		if (strcmp(domain, o->domains[i]) == 0)
-			(void)snprintf(r->domain, sizeof r->domain, "%s", domain);
-	(void)snprintf(c->domain, sizeof c->domain, "%s", r->domain);
-	r->no_trace = trace && strcasecmp(trace, "off") == 0;
-	r->no_draft = draft && strcasecmp(draft, "off") == 0;
+	if (!q->echo)
+		return 0;
+	for (int i = 0; i < q->prompts[x->prompt].n && r == 0; i++)
+		r = textout_add_shown(&prompt, q->prompts[x->prompt].ids[i]);
+	if (r == 0)
+		r = textout_finish(&prompt);
+	if (r == 0)
+		r = textout_begin(&x->out, (const char *)prompt.text.data, prompt.text.len);
+	textout_done(&prompt);
+	return r;
 }
 
 static int make_choices(struct completion *c)
@@ -324,21 +362,26 @@ static int make_choices(struct completion *c)
 		x->prompt = i / q->n;
 		x->cap = q->max_tokens > 0 ? q->max_tokens : room;
 		x->out = (struct textout){.tokenizer = c->o->o.model.tokenizer, .stops = q->stops, .n_stops = q->n_stops,
-					  .text = BUF_INIT(16 << 20)};
+					  .fence = q->tools ? TOOLCALL_OPEN : NULL, .text = BUF_INIT(16 << 20)};
 		x->inbox = malloc(((size_t)x->cap + ENGINE_MAX_K + 1) * sizeof *x->inbox);
-		if (!x->inbox)
+		if (q->logprobs)
+			x->lp = malloc(((size_t)x->cap + ENGINE_MAX_K + 1) * ((size_t)q->top_logprobs + 1) * sizeof *x->lp);
+		if (!x->inbox || (q->logprobs && !x->lp) || begin_text(x) < 0)
 			return -ENOMEM;
 	}
 	return 0;
 }
 
 /* Hand the choices to the engine; its verdict on the first that it refuses. */
-static int submit(struct completion *c)
+static int submit(struct completion *c, struct engine_request r)
 {
-	struct engine_request r = {.ignore_eos = c->q.ignore_eos, .on_tokens = on_tokens, .on_done = on_done};
 	int e = 0;
 
-	name_request(c, &r);
+	r.ignore_eos = c->q.ignore_eos;
+	r.on_tokens = on_tokens;
+	r.on_done = on_done;
+	r.on_logprobs = c->q.logprobs ? on_logprobs : NULL;
+	r.top_logprobs = c->q.top_logprobs;
 	for (int i = 0; i < c->n_choices && e == 0; i++) {
 		struct choice *x = &c->choices[i];
 		r.prompt = c->q.prompts[x->prompt].ids;
@@ -376,9 +419,23 @@ static void refuse(struct completion *c, int verdict)
 	c->http = NULL;
 }
 
+static int start_clock(struct completion *c)
+{
+	int r;
+
+	if (!c->deadline_us)
+		return 0;
+	r = loop_timer_new(c->o->o.loop, on_deadline, c, &c->deadline);
+	if (r == 0)
+		loop_timer_set(c->deadline, c->deadline_us - c->start_us);
+	return r;
+}
+
 void completion_start(struct openai *o, struct http_request *h, struct openai_request *q)
 {
 	struct completion *c = calloc(1, sizeof *c);
+	struct engine_request named = {0};
+	struct openai_error bad;
 	int r;
 
 	if (!c) {
@@ -403,10 +460,11 @@ void completion_start(struct openai *o, struct http_request *h, struct openai_re
 	o->live = c;
 	o->n_live++;
 	http_on_gone(h, on_gone, c);
-	r = make_choices(c);
-	if (r == 0)
-		r = submit(c);
-	if (r != 0)
+	if (openai_read_headers(c, &named, &bad) < 0) {
+		reply_error(o, h, &bad);
+		c->http = NULL;
+	} else if ((r = make_choices(c)) != 0 || (r = start_clock(c)) != 0 || (r = submit(c, named)) != 0) {
 		refuse(c, r);
+	}
 	(void)free_if_over(c);
 }

@@ -1,133 +1,467 @@
-/* evhttp, with what it lacks.
+/* Connections and their stages, over libevent's buffers.
  *
- * Its connections outlive requests and its requests may lose their connection, so a
- * request of ours is tied to both by one callback, the connection's close: evhttp has
- * then taken the request off the connection, and freeing it is up to us. While a
- * request is being answered, bytes that a pipelining client sends on must wait: evhttp's
- * read callback treats them as a fatal error in that state, so it is taken off until
- * the reply is done (evhttp puts it back itself).
+ * A connection reads a head, then a body, is with its owner while answered, writes, and starts over.
+ * One struct is both the connection and its request of the moment. A refusal of ours ends the
+ * connection: what the peer still sends is read and thrown away for a moment, as closing over
+ * unread bytes would reset it before the refusal is read. Every stage has its time; one sweep a
+ * second finds who has overstayed it.
  */
 #include "serve/http.h"
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
-#include <event2/http.h>
-#include <event2/http_struct.h>
-#include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
+#include "daemon/base/buf.h"
+#include "daemon/base/clock.h"
 #include "daemon/base/loop.h"
+#include "serve/http_listen.h"
+#include "serve/http_parse.h"
 
-enum { MAX_OUTPUT = 1 << 20, IDLE_S = 75, WRITE_S = 60, ACCEPT_PAUSE_US = 100000 };
+enum {
+	MAX_AHEAD = 64 << 10, MAX_OUTPUT = 1 << 20, FREE_BODY = 64 << 10,
+	IDLE_S = 75, HEAD_S = 20, BODY_S = 60, STALL_S = 60, FLUSH_S = 120, LINGER_S = 2,
+	ACCEPT_PAUSE_US = 100000, SWEEP_US = 1000000
+};
+
+enum stage { IDLE, HEAD, BODY, ANSWER, FLUSH, LINGER };
+
+struct door {
+	struct http *http;
+	struct evconnlistener *listener; /* NULL = not open */
+};
 
 struct http {
-	struct evhttp *ev;
-	struct evhttp_bound_socket *bound;
+	struct loop *loop;
 	struct http_options o;
-	struct http_request *open; /* list */
-	int port;
+	struct door tcp, local;
+	char *path; /* owned; of the UNIX socket while it is ours */
+	struct http_request *all; /* list of connections */
+	struct loop_timer *sweep, *resume;
+	size_t bodies;
+	int n, port;
+	bool last, stopped;
 };
 
 struct http_request {
 	struct http *http;
-	struct evhttp_request *ev; /* NULL once evhttp has freed it */
-	struct evhttp_connection *conn;
-	char *path;
 	struct http_request *next, **link;
+	struct bufferevent *bev;
+	char peer[64];
+	enum stage stage;
+	uint64_t since_us; /* of the stage */
+	bool close_after, refused;
+	bool handling, dead; /* freed when the handler has returned */
+	/* the request */
+	char *text; /* owned; head points into it */
+	struct http_head head;
+	struct http_chunks chunks;
+	struct buf body;
+	size_t counted; /* of body, in http->bodies */
+	/* the reply */
+	struct buf headers;
+	bool chunked_out;
 	void (*on_gone)(void *arg);
 	void *arg;
 };
 
-static struct bufferevent *request_bev(struct http_request *r)
+static void enter(struct http_request *r, enum stage stage)
 {
-	return evhttp_connection_get_bufferevent(r->conn);
+	r->stage = stage;
+	r->since_us = clock_us();
 }
 
-static void request_free(struct http_request *r)
+static void drop_body(struct http_request *r)
 {
+	buf_done(&r->body);
+	r->http->bodies -= r->counted;
+	r->counted = 0;
+}
+
+static void conn_free(struct http_request *r)
+{
+	if (r->handling) {
+		r->dead = true;
+		return;
+	}
 	*r->link = r->next;
 	if (r->next)
 		r->next->link = r->link;
-	free(r->path);
+	r->http->n--;
+	drop_body(r);
+	buf_done(&r->headers);
+	free(r->text);
+	bufferevent_free(r->bev);
 	free(r);
 }
 
-/* The connection is going down under a request that has not been answered. */
-static void on_close(struct evhttp_connection *conn, void *arg)
+/* The end of a connection, under whatever it was doing. */
+static void cut(struct http_request *r)
+{
+	void (*gone)(void *arg) = r->stage == ANSWER ? r->on_gone : NULL;
+
+	r->on_gone = NULL;
+	enter(r, LINGER);
+	if (gone)
+		gone(r->arg);
+	conn_free(r);
+}
+
+/* ---- replies ---- */
+
+static const char *phrase(int status)
+{
+	static const struct { int status; const char *words; } table[] = {
+		{200, "OK"}, {204, "No Content"}, {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"}, {404, "Not Found"},
+		{405, "Method Not Allowed"}, {408, "Request Timeout"}, {413, "Content Too Large"}, {417, "Expectation Failed"},
+		{429, "Too Many Requests"}, {431, "Request Header Fields Too Large"}, {500, "Internal Server Error"}, {501, "Not Implemented"},
+		{503, "Service Unavailable"}, {504, "Gateway Timeout"}, {505, "HTTP Version Not Supported"}};
+
+	for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+		if (table[i].status == status)
+			return table[i].words;
+	return "Status";
+}
+
+void http_set_header(struct http_request *r, const char *name, const char *value)
+{
+	for (const char *p = value; *p; p++)
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			return;
+	if (buf_printf(&r->headers, "%s: %s\r\n", name, value) < 0)
+		r->close_after = true; /* out of memory: the reply goes without it */
+}
+
+static void write_head(struct http_request *r, int status, const char *type)
+{
+	struct evbuffer *out = bufferevent_get_output(r->bev);
+	char date[40];
+	time_t now = time(NULL);
+	struct tm tm;
+
+	if (type)
+		http_set_header(r, "Content-Type", type);
+	r->close_after = r->close_after || r->http->last || !r->head.keep_alive;
+	(void)strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &tm));
+	(void)evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s", status, phrase(status), date,
+				  r->close_after ? "Connection: close\r\n" : r->head.v11 ? "" : "Connection: keep-alive\r\n");
+	(void)evbuffer_add(out, r->headers.data, r->headers.len);
+	buf_clear(&r->headers);
+}
+
+/* Written whole into the buffer; the owner has let go. */
+static void written(struct http_request *r)
+{
+	r->on_gone = NULL;
+	enter(r, FLUSH);
+}
+
+void http_reply(struct http_request *r, int status, const char *type, const void *body, size_t len)
+{
+	struct evbuffer *out = bufferevent_get_output(r->bev);
+
+	write_head(r, status, type);
+	if (status == 204)
+		(void)evbuffer_add(out, "\r\n", 2);
+	else
+		(void)evbuffer_add_printf(out, "Content-Length: %zu\r\n\r\n", len);
+	if (len > 0 && strcmp(r->head.method, "HEAD") != 0 && evbuffer_add(out, body, len) < 0)
+		r->close_after = true; /* out of memory: the reader sees a reply cut short */
+	written(r);
+}
+
+void http_stream_start(struct http_request *r, const char *type)
+{
+	http_set_header(r, "Cache-Control", "no-cache");
+	r->chunked_out = r->head.v11;
+	if (r->chunked_out)
+		http_set_header(r, "Transfer-Encoding", "chunked");
+	else
+		r->close_after = true; /* its end is the end of the stream */
+	write_head(r, 200, type);
+	(void)evbuffer_add(bufferevent_get_output(r->bev), "\r\n", 2);
+}
+
+int http_stream_send(struct http_request *r, const void *p, size_t len)
+{
+	struct evbuffer *out = bufferevent_get_output(r->bev);
+	int bad = 0;
+
+	if (len == 0)
+		return 0;
+	if (evbuffer_get_length(out) + len > MAX_OUTPUT) {
+		cut(r);
+		return -EPIPE;
+	}
+	if (r->chunked_out)
+		bad = evbuffer_add_printf(out, "%zx\r\n", len) < 0;
+	bad |= evbuffer_add(out, p, len) < 0;
+	if (r->chunked_out)
+		bad |= evbuffer_add(out, "\r\n", 2) < 0;
+	if (bad) {
+		cut(r);
+		return -EPIPE;
+	}
+	return 0;
+}
+
+void http_stream_end(struct http_request *r)
+{
+	if (r->chunked_out && evbuffer_add(bufferevent_get_output(r->bev), "0\r\n\r\n", 5) < 0)
+		r->close_after = true;
+	written(r);
+}
+
+/* What this layer itself has to say against a request. It ends the connection. */
+static void refuse(struct http_request *r, int status, const char *sentence)
+{
+	char body[512];
+	size_t n = 0;
+
+	if (r->http->o.refusal)
+		n = r->http->o.refusal(r->http->o.ctx, status, sentence, body, sizeof body);
+	r->close_after = r->refused = true;
+	r->head = (struct http_head){.method = "GET", .v11 = true};
+	buf_clear(&r->headers);
+	drop_body(r);
+	if (status == 503)
+		http_set_header(r, "Retry-After", "1");
+	if (n > 0)
+		http_reply(r, status, "application/json", body, n);
+	else
+		http_reply(r, status, "text/plain; charset=utf-8", sentence, strlen(sentence));
+}
+
+/* ---- requests ---- */
+
+/* Room for n more bytes of body; false: refused. */
+static bool body_room(struct http_request *r, size_t n)
+{
+	struct http *h = r->http;
+	size_t len = r->body.len + n, want = len > FREE_BODY ? len - FREE_BODY : 0;
+
+	if (len > h->o.max_body) {
+		refuse(r, 413, "The body is larger than this server takes.");
+		return false;
+	}
+	if (h->bodies - r->counted + want > h->o.max_bodies) {
+		refuse(r, 503, "The server holds as many large requests as it may; try again.");
+		return false;
+	}
+	h->bodies = h->bodies - r->counted + want;
+	r->counted = want;
+	return true;
+}
+
+static bool take_bytes(struct http_request *r, const void *p, size_t n)
+{
+	if (!body_room(r, n))
+		return false;
+	if (buf_append(&r->body, p, n) < 0) {
+		refuse(r, 503, "The server is out of memory; try again.");
+		return false;
+	}
+	return true;
+}
+
+static void answer(struct http_request *r)
+{
+	enter(r, ANSWER);
+	r->handling = true;
+	r->http->o.handle(r->http->o.ctx, r);
+	r->handling = false;
+	if (r->dead)
+		conn_free(r);
+	else
+		drop_body(r);
+}
+
+/* Each returns whether there may be more to do at once. */
+static bool read_head(struct http_request *r, struct evbuffer *in)
+{
+	size_t max = r->http->o.max_headers, have = evbuffer_get_length(in), n;
+	struct evbuffer_ptr end;
+	const char *why;
+	int status;
+
+	while (r->stage == IDLE && have > 0) { /* empty lines before a request are allowed */
+		char two[2];
+		if (evbuffer_copyout(in, two, 2) < 2 || two[0] != '\r' || two[1] != '\n')
+			break;
+		(void)evbuffer_drain(in, 2);
+		have -= 2;
+	}
+	if (have == 0)
+		return false;
+	if (r->stage == IDLE)
+		enter(r, HEAD);
+	end = evbuffer_search(in, "\r\n\r\n", 4, NULL);
+	n = end.pos < 0 ? have : (size_t)end.pos + 4;
+	if (n > max) {
+		refuse(r, 431, "The request's head is larger than this server takes.");
+		return false;
+	}
+	if (end.pos < 0)
+		return false;
+	free(r->text);
+	r->text = malloc(n + 1);
+	if (!r->text || evbuffer_remove(in, r->text, n) != (int)n) {
+		refuse(r, 503, "The server is out of memory; try again.");
+		return false;
+	}
+	status = http_head_parse(r->text, n, &r->head, &why);
+	if (status == 0 && r->head.has_length && r->head.length > r->http->o.max_body)
+		status = 413, why = "The body is larger than this server takes.";
+	if (status != 0) {
+		refuse(r, status, why);
+		return false;
+	}
+	r->chunks = (struct http_chunks){0};
+	enter(r, BODY);
+	if (r->head.expects_continue && (r->head.chunked || r->head.length > 0) && evbuffer_get_length(in) == 0)
+		(void)evbuffer_add(bufferevent_get_output(r->bev), "HTTP/1.1 100 Continue\r\n\r\n", 25);
+	return true;
+}
+
+static bool read_chunked(struct http_request *r, struct evbuffer *in)
+{
+	size_t n = evbuffer_get_contiguous_space(in), used, n_data;
+	const uint8_t *data;
+	int s;
+
+	if (n == 0)
+		return false;
+	s = http_chunks_step(&r->chunks, evbuffer_pullup(in, (ev_ssize_t)n), n, &used, &data, &n_data);
+	if (s < 0) {
+		refuse(r, 400, "The chunks of the body are broken.");
+		return false;
+	}
+	if (n_data > 0 && !take_bytes(r, data, n_data))
+		return false;
+	(void)evbuffer_drain(in, used);
+	if (s == HTTP_CHUNKS_DONE)
+		answer(r);
+	return s == HTTP_CHUNKS_MORE;
+}
+
+static bool read_counted(struct http_request *r, struct evbuffer *in)
+{
+	while (r->body.len < r->head.length) {
+		size_t n = evbuffer_get_contiguous_space(in), left = r->head.length - r->body.len;
+		if (n == 0)
+			return false;
+		n = n < left ? n : left;
+		if (!take_bytes(r, evbuffer_pullup(in, (ev_ssize_t)n), n))
+			return false;
+		(void)evbuffer_drain(in, n);
+	}
+	answer(r);
+	return false;
+}
+
+/* As far as what has come allows. r may be gone afterwards. */
+static void proceed(struct http_request *r)
+{
+	struct evbuffer *in = bufferevent_get_input(r->bev);
+	bool more = true;
+
+	while (more)
+		switch (r->stage) {
+		case IDLE:
+		case HEAD:
+			more = read_head(r, in);
+			break;
+		case BODY:
+			more = r->head.chunked ? read_chunked(r, in) : read_counted(r, in);
+			break;
+		case LINGER:
+			(void)evbuffer_drain(in, evbuffer_get_length(in));
+			more = false;
+			break;
+		default: /* the next request waits its turn */
+			more = false;
+		}
+}
+
+/* ---- events ---- */
+
+static void on_read(struct bufferevent *bev, void *arg)
+{
+	(void)bev;
+	proceed(arg);
+}
+
+/* The output has been handed to the kernel. */
+static void on_written(struct bufferevent *bev, void *arg)
 {
 	struct http_request *r = arg;
 
-	(void)conn;
-	if (r->ev)
-		evhttp_request_free(r->ev); /* evhttp took it off the connection and left it to us */
-	r->ev = NULL;
-	if (r->on_gone)
-		r->on_gone(r->arg);
-	request_free(r);
+	(void)bev;
+	if (r->stage != FLUSH)
+		return;
+	if (r->close_after && !r->refused) {
+		conn_free(r);
+	} else if (r->close_after) {
+		(void)shutdown(bufferevent_getfd(r->bev), SHUT_WR);
+		enter(r, LINGER);
+		proceed(r);
+	} else {
+		enter(r, IDLE);
+		proceed(r);
+	}
 }
 
-/* Close a connection in mid-request. evhttp frees its request with it. */
-static void cut(struct http_request *r)
+static void on_event(struct bufferevent *bev, short what, void *arg)
 {
-	r->ev = NULL;
-	evhttp_connection_free(r->conn); /* calls on_close */
+	(void)bev;
+	if (what & (BEV_EVENT_EOF | BEV_EVENT_ERROR | BEV_EVENT_TIMEOUT)) {
+		struct http_request *r = arg;
+		if ((what & BEV_EVENT_EOF) && r->stage == FLUSH)
+			r->close_after = true; /* it will not ask again, but may still read */
+		else
+			cut(r);
+	}
 }
 
-static void set_timeouts(struct http_request *r, bool reading)
+static void overstayed(struct http_request *r, uint64_t now)
 {
-	struct timeval idle = {IDLE_S, 0}, slow = {WRITE_S, 0};
+	static const unsigned most[] = {[IDLE] = IDLE_S, [HEAD] = HEAD_S, [BODY] = BODY_S, [FLUSH] = FLUSH_S, [LINGER] = LINGER_S};
 
-	bufferevent_set_timeouts(request_bev(r), reading ? &idle : NULL, &slow);
+	if (r->stage == ANSWER || now - r->since_us < (uint64_t)most[r->stage] * 1000000)
+		return;
+	if (r->stage == HEAD || r->stage == BODY)
+		refuse(r, 408, r->stage == HEAD ? "The request's head took too long to arrive." : "The request's body took too long to arrive.");
+	else
+		cut(r);
 }
 
-static void on_request(struct evhttp_request *ev, void *arg)
+static void on_sweep(void *arg)
 {
 	struct http *h = arg;
-	struct http_request *r = calloc(1, sizeof *r);
-	const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(ev));
-	bufferevent_data_cb read_cb, write_cb;
-	bufferevent_event_cb event_cb;
-	void *cb_arg;
+	uint64_t now = clock_us();
 
-	if (!r || !(r->path = evhttp_uridecode(path ? path : "/", 0, NULL))) {
-		free(r);
-		evhttp_send_error(ev, HTTP_INTERNAL, NULL);
-		return;
+	for (struct http_request *r = h->all, *next; r; r = next) {
+		next = r->next;
+		overstayed(r, now);
 	}
-	r->http = h;
-	r->ev = ev;
-	r->conn = evhttp_request_get_connection(ev);
-	r->next = h->open;
-	r->link = &h->open;
-	if (h->open)
-		h->open->link = &r->next;
-	h->open = r;
-	evhttp_connection_set_closecb(r->conn, on_close, r);
-	bufferevent_getcb(request_bev(r), &read_cb, &write_cb, &event_cb, &cb_arg);
-	bufferevent_setcb(request_bev(r), NULL, write_cb, event_cb, cb_arg);
-	(void)bufferevent_enable(request_bev(r), EV_READ); /* off after a body; it is how we hear of a hang-up */
-	set_timeouts(r, false);
-	h->o.handle(h->o.ctx, r);
+	loop_timer_set(h->sweep, SWEEP_US);
 }
 
-static struct evconnlistener *listener(struct http *h)
-{
-	return evhttp_bound_socket_get_listener(h->bound);
-}
+/* ---- accepting ---- */
 
 /* The lowest free descriptor tells how many are taken. An eighth is kept back for the control
  * socket, the store and the broker: clients must not lock an operator out. */
-static bool few_descriptors(int any)
+static bool few_descriptors(struct http *h)
 {
+	int any = evconnlistener_get_fd(h->tcp.listener ? h->tcp.listener : h->local.listener), fd = fcntl(any, F_DUPFD_CLOEXEC, 0);
 	struct rlimit most;
-	int fd = fcntl(any, F_DUPFD_CLOEXEC, 0);
 
 	if (fd < 0)
 		return true;
@@ -135,122 +469,132 @@ static bool few_descriptors(int any)
 	return getrlimit(RLIMIT_NOFILE, &most) == 0 && (rlim_t)fd >= most.rlim_cur - most.rlim_cur / 8;
 }
 
-static void on_accept_again(evutil_socket_t fd, short what, void *arg);
-
-static bool look_again_later(struct evconnlistener *l)
+static void doors(struct http *h, bool open)
 {
-	struct timeval pause = {0, ACCEPT_PAUSE_US};
+	struct door *const all[] = {&h->tcp, &h->local};
 
-	return event_base_once(evconnlistener_get_base(l), -1, EV_TIMEOUT, on_accept_again, l, &pause) == 0;
+	for (int i = 0; i < 2; i++)
+		if (all[i]->listener && open)
+			(void)evconnlistener_enable(all[i]->listener);
+		else if (all[i]->listener)
+			(void)evconnlistener_disable(all[i]->listener);
 }
 
-static void on_accept_again(evutil_socket_t fd, short what, void *arg)
-{
-	(void)fd;
-	(void)what;
-	if (!few_descriptors(evconnlistener_get_fd(arg)) || !look_again_later(arg))
-		evconnlistener_enable(arg);
-}
-
-/* No descriptor left for a connection that waits: the listener would stay ready and the loop
- * would spin on it. Look again a little later. (arg is evhttp's, not ours.) */
-static void on_accept_error(struct evconnlistener *l, void *arg)
-{
-	(void)arg;
-	if (look_again_later(l))
-		evconnlistener_disable(l);
-}
-
-/* Each connection's input is bounded: a whole request may wait in it, no more. */
-static struct bufferevent *on_connection(struct event_base *base, void *arg)
+static void on_resume(void *arg)
 {
 	struct http *h = arg;
-	struct bufferevent *b = bufferevent_socket_new(base, -1, 0);
 
-	if (few_descriptors(evconnlistener_get_fd(listener(h))))
-		on_accept_error(listener(h), NULL);
-	if (b)
-		bufferevent_setwatermark(b, EV_READ, 0, 2 * h->o.max_body + h->o.max_headers + 4096);
-	return b;
+	if (h->stopped)
+		return;
+	if (few_descriptors(h))
+		loop_timer_set(h->resume, ACCEPT_PAUSE_US);
+	else
+		doors(h, true);
 }
 
-/* "host:port" -> a listening socket, or -errno */
-static int listen_on(const char *where, struct errtext *e)
+/* A connection that waits keeps the listener ready, and the loop would spin on it: look again a little later. */
+static void pause_accepting(struct http *h)
 {
-	const char *colon = strrchr(where, ':');
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found;
-	char host[256];
-	size_t n = colon ? (size_t)(colon - where) : 0;
-	int fd, r, one = 1;
+	doors(h, false);
+	loop_timer_set(h->resume, ACCEPT_PAUSE_US);
+}
 
-	if (!colon || n >= sizeof host || !colon[1])
-		return errtext_set(e, -EINVAL, "listen '%.100s' must be host:port, such as 127.0.0.1:8080", where);
-	memcpy(host, where, n);
-	host[n] = 0;
-	if (n >= 2 && host[0] == '[' && host[n - 1] == ']') {
-		host[n - 1] = 0;
-		memmove(host, host + 1, n - 1);
-	}
-	r = getaddrinfo(*host ? host : NULL, colon + 1, &hints, &found);
-	if (r != 0)
-		return errtext_set(e, -EINVAL, "listen '%.100s' cannot be resolved: %s", where, gai_strerror(r));
-	fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	r = fd < 0 ? -errno : 0;
-	if (r == 0)
-		(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-	if (r == 0 && (bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, 512) < 0))
-		r = -errno;
-	freeaddrinfo(found);
-	if (r < 0 && fd >= 0)
+static void on_accept_error(struct evconnlistener *l, void *arg)
+{
+	struct door *d = arg;
+
+	(void)l;
+	pause_accepting(d->http);
+}
+
+static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *a, int n, void *arg)
+{
+	struct http *h = ((struct door *)arg)->http;
+	struct http_request *r = calloc(1, sizeof *r);
+	struct timeval stall = {STALL_S, 0};
+	int one = 1;
+
+	if (r)
+		r->bev = bufferevent_socket_new(evconnlistener_get_base(l), fd, BEV_OPT_CLOSE_ON_FREE);
+	if (!r || !r->bev) {
+		free(r);
 		close(fd);
-	if (r < 0)
-		return errtext_set(e, r, "cannot listen on %.100s: %s", where, strerror(-r));
-	return fd;
+		return;
+	}
+	r->http = h;
+	r->body = BUF_INIT(h->o.max_body);
+	r->headers = BUF_INIT(16 << 10);
+	http_name_peer(fd, a, (socklen_t)n, r->peer, sizeof r->peer);
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* each event of a stream at once */
+	r->next = h->all;
+	r->link = &h->all;
+	if (h->all)
+		h->all->link = &r->next;
+	h->all = r;
+	h->n++;
+	enter(r, IDLE);
+	bufferevent_setcb(r->bev, on_read, on_written, on_event, r);
+	bufferevent_setwatermark(r->bev, EV_READ, 0, MAX_AHEAD);
+	bufferevent_set_timeouts(r->bev, NULL, &stall);
+	(void)bufferevent_enable(r->bev, EV_READ | EV_WRITE);
+	if (few_descriptors(h))
+		pause_accepting(h);
 }
 
-static int bound_port(int fd)
+static int open_door(struct http *h, struct door *d, int fd, struct errtext *e)
 {
-	struct sockaddr_storage a;
-	socklen_t n = sizeof a;
-
-	if (getsockname(fd, (struct sockaddr *)&a, &n) < 0)
-		return 0;
-	return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port);
+	if (fd < 0)
+		return fd;
+	d->http = h;
+	d->listener = evconnlistener_new(loop_base(h->loop), on_accept, d, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
+	if (!d->listener) {
+		close(fd);
+		return errtext_set(e, -ENOMEM, "out of memory");
+	}
+	evconnlistener_set_error_cb(d->listener, on_accept_error);
+	return 0;
 }
 
+static int open_doors(struct http *h, struct errtext *e)
+{
+	const char *tcp = h->o.listen ? h->o.listen : "", *local = h->o.listen_unix ? h->o.listen_unix : "";
+	int r = 0, fd;
+
+	if (!*tcp && !*local)
+		return errtext_set(e, -EINVAL, "listen and listen_unix are both empty: the server needs one of them");
+	if (*tcp) {
+		fd = http_listen_tcp(tcp, e);
+		h->port = fd < 0 ? 0 : http_bound_port(fd);
+		r = open_door(h, &h->tcp, fd, e);
+	}
+	if (r == 0 && *local) {
+		fd = http_listen_unix(local, e);
+		h->path = fd < 0 ? NULL : strdup(local);
+		r = open_door(h, &h->local, fd, e);
+	}
+	return r;
+}
 
 int http_new(struct loop *l, const struct http_options *o, struct http **ret, struct errtext *e)
 {
 	struct http *h = calloc(1, sizeof *h);
-	int fd;
+	int r = h ? 0 : -ENOMEM;
 
-	if (!h || !(h->ev = evhttp_new(loop_base(l)))) {
-		free(h);
-		return errtext_set(e, -ENOMEM, "out of memory");
+	if (r == 0) {
+		h->loop = l;
+		h->o = *o;
+		if ((r = loop_timer_new(l, on_sweep, h, &h->sweep)) == 0)
+			r = loop_timer_new(l, on_resume, h, &h->resume);
 	}
-	h->o = *o;
-	evhttp_set_max_headers_size(h->ev, (ev_ssize_t)o->max_headers);
-	/* A body somewhat over the limit is read, so that the refusal has our error's form. */
-	evhttp_set_max_body_size(h->ev, (ev_ssize_t)(2 * o->max_body));
-	evhttp_set_allowed_methods(h->ev, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_PUT |
-						  EVHTTP_REQ_DELETE | EVHTTP_REQ_PATCH);
-	evhttp_set_timeout(h->ev, IDLE_S);
-	evhttp_set_bevcb(h->ev, on_connection, h);
-	evhttp_set_gencb(h->ev, on_request, h);
-	fd = listen_on(o->listen, e);
-	if (fd < 0) {
-		evhttp_free(h->ev);
-		free(h);
-		return fd;
-	}
-	h->port = bound_port(fd);
-	h->bound = evhttp_accept_socket_with_handle(h->ev, fd);
-	if (!h->bound) {
-		close(fd);
+	if (r < 0)
+		errtext_set(e, r, "out of memory");
+	else
+		r = open_doors(h, e);
+	if (r < 0) {
 		http_free(h);
-		return errtext_set(e, -ENOMEM, "out of memory");
+		return r;
 	}
-	evconnlistener_set_error_cb(listener(h), on_accept_error);
+	loop_timer_set(h->sweep, SWEEP_US);
 	*ret = h;
 	return 0;
 }
@@ -259,9 +603,17 @@ struct http *http_free(struct http *h)
 {
 	if (!h)
 		return NULL;
-	while (h->open)
-		cut(h->open);
-	evhttp_free(h->ev);
+	while (h->all)
+		cut(h->all);
+	if (h->tcp.listener)
+		evconnlistener_free(h->tcp.listener);
+	if (h->local.listener)
+		evconnlistener_free(h->local.listener);
+	if (h->path)
+		(void)unlink(h->path);
+	free(h->path);
+	loop_timer_free(h->sweep);
+	loop_timer_free(h->resume);
 	free(h);
 	return NULL;
 }
@@ -273,123 +625,48 @@ int http_port(const struct http *h)
 
 void http_stop_accepting(struct http *h)
 {
-	evconnlistener_disable(listener(h));
+	h->stopped = true;
+	doors(h, false);
+}
+
+void http_last_requests(struct http *h)
+{
+	h->last = true;
+}
+
+struct http_stats http_stats(const struct http *h)
+{
+	return (struct http_stats){h->n, h->bodies};
 }
 
 const char *http_method(const struct http_request *r)
 {
-	switch (evhttp_request_get_command(r->ev)) {
-	case EVHTTP_REQ_GET:
-		return "GET";
-	case EVHTTP_REQ_POST:
-		return "POST";
-	case EVHTTP_REQ_HEAD:
-		return "HEAD";
-	case EVHTTP_REQ_OPTIONS:
-		return "OPTIONS";
-	default:
-		return "OTHER";
-	}
+	return r->head.method;
 }
 
 const char *http_path(const struct http_request *r)
 {
-	return r->path;
+	return r->head.path;
 }
 
 const char *http_header(const struct http_request *r, const char *name)
 {
-	return evhttp_find_header(evhttp_request_get_input_headers(r->ev), name);
+	return http_head_get(&r->head, name);
 }
 
 const char *http_body(const struct http_request *r, size_t *ret_len)
 {
-	struct evbuffer *b = evhttp_request_get_input_buffer(r->ev);
-
-	*ret_len = evbuffer_get_length(b);
-	return *ret_len ? (const char *)evbuffer_pullup(b, -1) : "";
+	*ret_len = r->body.len;
+	return r->body.data ? (const char *)r->body.data : "";
 }
 
-bool http_body_too_large(const struct http_request *r)
+const char *http_peer(const struct http_request *r)
 {
-	return evbuffer_get_length(evhttp_request_get_input_buffer(r->ev)) > r->http->o.max_body;
+	return r->peer;
 }
 
 void http_on_gone(struct http_request *r, void (*on_gone)(void *arg), void *arg)
 {
 	r->on_gone = on_gone;
 	r->arg = arg;
-}
-
-void http_set_header(struct http_request *r, const char *name, const char *value)
-{
-	for (const char *p = value; *p; p++)
-		if ((unsigned char)*p < 0x20 || *p == 0x7f)
-			return;
-	(void)evhttp_add_header(evhttp_request_get_output_headers(r->ev), name, value);
-}
-
-/* From here on the connection is evhttp's alone again. */
-static void release(struct http_request *r)
-{
-	evhttp_connection_set_closecb(r->conn, NULL, NULL);
-	set_timeouts(r, true);
-}
-
-void http_reply(struct http_request *r, int status, const char *type, const void *body, size_t len)
-{
-	struct evbuffer *b = evbuffer_new();
-
-	release(r);
-	if (type)
-		http_set_header(r, "Content-Type", type);
-	if (evhttp_request_get_command(r->ev) == EVHTTP_REQ_HEAD) { /* the size of the body, and no body */
-		char size[24];
-		(void)snprintf(size, sizeof size, "%zu", len);
-		http_set_header(r, "Content-Length", size);
-		len = 0;
-	}
-	if (b && len > 0 && evbuffer_add(b, body, len) < 0) {
-		evbuffer_free(b);
-		b = NULL;
-	}
-	if (b)
-		evhttp_send_reply(r->ev, status, NULL, b);
-	else
-		evhttp_send_error(r->ev, HTTP_INTERNAL, NULL);
-	if (b)
-		evbuffer_free(b);
-	request_free(r);
-}
-
-void http_stream_start(struct http_request *r, const char *type)
-{
-	http_set_header(r, "Content-Type", type);
-	http_set_header(r, "Cache-Control", "no-cache");
-	evhttp_send_reply_start(r->ev, HTTP_OK, NULL);
-}
-
-int http_stream_send(struct http_request *r, const void *p, size_t len)
-{
-	struct evbuffer *b;
-
-	if (evbuffer_get_length(bufferevent_get_output(request_bev(r))) + len > MAX_OUTPUT || !(b = evbuffer_new())) {
-		cut(r);
-		return -EPIPE;
-	}
-	if (evbuffer_add(b, p, len) < 0) {
-		evbuffer_free(b);
-		cut(r);
-		return -EPIPE;
-	}
-	evhttp_send_reply_chunk(r->ev, b);
-	evbuffer_free(b);
-	return 0;
-}
-
-void http_stream_end(struct http_request *r)
-{
-	release(r);
-	evhttp_send_reply_end(r->ev);
-	request_free(r);
 }

@@ -1,12 +1,14 @@
-/* HTTP/1.1 server: requests in, replies and event streams out.
+/* HTTP/1.1 server over TCP and a UNIX socket: requests in, replies and event streams out.
  *
  * One request is one struct http_request, alive from the handler's call until the
  * owner ends it (http_reply, http_stream_end) or the peer goes away (on_gone, after
  * which it is freed). Knows nothing of what is served.
  *
- * Limits: headers and body by options; output waiting for a slow reader 1 MiB and
- * 60 s, then the connection is cut; an idle connection 75 s; no more are accepted
- * while seven eighths of the process's descriptors are taken.
+ * What a peer can take: a head of max_headers bytes and HEAD_S (20) seconds, a body of max_body bytes and 60 s,
+ * 75 s of idleness, 64 KiB of requests sent ahead, 1 MiB of a stream unread, 60 s without reading, 120 s for
+ * the end of a reply. All bodies together hold at most max_bodies, beyond the first 64 KiB of
+ * each; a larger one that finds no room is refused with 503. No connections are accepted while seven eighths
+ * of the process's descriptors are taken.
  * Threads: the loop's only.
  */
 #pragma once
@@ -20,23 +22,30 @@ struct http;
 struct http_request;
 
 struct http_options {
-	const char *listen; /* "127.0.0.1:8080", "[::1]:8080", ":8080"; port 0 = any */
-	size_t max_body, max_headers;
+	const char *listen;      /* "127.0.0.1:8080", "[::1]:8080", ":8080"; port 0 = any; NULL or "" = none */
+	const char *listen_unix; /* path, mode 0660; NULL or "" = none */
+	size_t max_body, max_headers, max_bodies;
 	void (*handle)(void *ctx, struct http_request *r);
+	/* The JSON that goes with a refusal of this layer into out[size]; returns its length. NULL = the sentence as text. */
+	size_t (*refusal)(void *ctx, int status, const char *sentence, char *out, size_t size);
 	void *ctx;
 };
 
 /* -EADDRINUSE and others with e. */
 int MUSTCHECK http_new(struct loop *l, const struct http_options *o, struct http **ret, struct errtext *e);
 struct http *http_free(struct http *h); /* cuts what is open; on_gone is called */
-int http_port(const struct http *h);
+int http_port(const struct http *h);    /* of TCP, or 0 */
 void http_stop_accepting(struct http *h);
+void http_last_requests(struct http *h); /* from now on every reply ends its connection */
+
+struct http_stats { int connections; size_t bodies; /* bytes held, as counted against max_bodies */ };
+struct http_stats http_stats(const struct http *h);
 
 const char *http_method(const struct http_request *r); /* "GET", "HEAD", ... */
 const char *http_path(const struct http_request *r);   /* percent-decoded, without the query */
 const char *http_header(const struct http_request *r, const char *name); /* NULL when absent */
-const char *http_body(const struct http_request *r, size_t *ret_len);
-bool http_body_too_large(const struct http_request *r);
+const char *http_body(const struct http_request *r, size_t *ret_len);    /* until the handler returns */
+const char *http_peer(const struct http_request *r);   /* numeric address, or "unix:<uid>" */
 
 void http_on_gone(struct http_request *r, void (*on_gone)(void *arg), void *arg);
 /* Headers that the reply or stream will carry; values with control characters are left out. */

@@ -8,6 +8,7 @@
 #include "serve/chat.h"
 #include "serve/front_metrics.h"
 #include "serve/http.h"
+#include "serve/keys.h"
 #include "serve/openai_live.h"
 #include "serve/tokenizer.h"
 
@@ -50,9 +51,10 @@ int openai_new(const struct openai_options *opt, struct openai **ret, struct err
 	if (!o)
 		return errtext_set(e, -ENOMEM, "out of memory");
 	o->o = *opt;
+	o->o.model.name = opt->model_name;
 	o->created = clock_wall_ms() / 1000;
 	r = read_domains(o, opt->domains, e);
-	if (r == 0 && !(o->metrics = front_metrics_new(opt->metrics, opt->model.name)))
+	if (r == 0 && !(o->metrics = front_metrics_new(opt->metrics, opt->model_name)))
 		r = errtext_set(e, -ENOMEM, "out of memory");
 	if (r == 0 && (r = loop_timer_new(opt->loop, on_sweep, o, &o->sweep)) < 0)
 		errtext_set(e, r, "out of memory");
@@ -104,11 +106,6 @@ static void get_model(struct openai *o, struct http_request *h, const char *id)
 	reply_error(o, h, &e);
 }
 
-static void get_health(struct openai *o, struct http_request *h)
-{
-	http_reply(h, o->draining ? 503 : 200, NULL, "", 0);
-}
-
 static void get_version(struct openai *o, struct http_request *h)
 {
 	(void)o;
@@ -119,7 +116,8 @@ static void get_load(struct openai *o, struct http_request *h)
 {
 	struct engine_status s = {0};
 
-	o->o.calls->status(o->o.engine, &s);
+	if (o->o.calls)
+		o->o.calls->status(o->o.engine, &s);
 	reply_json(h, 200, json_pack("{s:i,s:i}", "running", s.running, "waiting", s.waiting));
 }
 
@@ -129,7 +127,8 @@ static void get_metrics(struct openai *o, struct http_request *h)
 	struct engine_status s = {0};
 	struct tap_stats t = {0};
 
-	o->o.calls->status(o->o.engine, &s);
+	if (o->o.calls)
+		o->o.calls->status(o->o.engine, &s);
 	if (o->o.tap)
 		tap_stats(o->o.tap, &t);
 	front_metrics_refresh(o->metrics, &s, o->o.tap ? &t : NULL);
@@ -209,17 +208,11 @@ static int detokenize(struct openai *o, const json_t *tokens, struct textout *ou
 	json_array_foreach((json_t *)tokens, i, v)
 	{
 		json_int_t id = json_integer_value(v);
-		size_t n;
 		int r;
 
 		if (!json_is_integer(v) || id < 0 || id >= (json_int_t)tokenizer_vocab(o->o.model.tokenizer))
 			return -EINVAL;
-		(void)tokenizer_token(o->o.model.tokenizer, (uint32_t)id, &n);
-		if (n > 0)
-			r = textout_add(out, (uint32_t)id);
-		else if ((r = textout_finish(out)) == 0)
-			r = buf_puts(&out->text, tokenizer_text(o->o.model.tokenizer, (uint32_t)id));
-		if (r < 0)
+		if ((r = textout_add_shown(out, (uint32_t)id)) < 0)
 			return r;
 	}
 	return textout_finish(out);
@@ -246,22 +239,26 @@ static void post_detokenize(struct openai *o, struct http_request *h, const json
 
 /* --- routes --- */
 
+/* always: also while loading and without a key, as probes and scrapers have none. */
 static const struct route {
 	const char *path;
+	bool always;
 	void (*get)(struct openai *o, struct http_request *h);
 	void (*post)(struct openai *o, struct http_request *h, const json_t *body);
 } routes[] = {
-	{"/v1/chat/completions", NULL, post_chat},
-	{"/v1/completions", NULL, post_completions},
-	{"/v1/models", get_models, NULL},
-	{"/health", get_health, NULL},
-	{"/healthz", get_health, NULL},
-	{"/ping", get_health, NULL},
-	{"/version", get_version, NULL},
-	{"/load", get_load, NULL},
-	{"/metrics", get_metrics, NULL},
-	{"/tokenize", NULL, post_tokenize},
-	{"/detokenize", NULL, post_detokenize},
+	{"/v1/chat/completions", false, NULL, post_chat},
+	{"/v1/completions", false, NULL, post_completions},
+	{"/v1/models", false, get_models, NULL},
+	{"/live", true, reply_live, NULL},
+	{"/ready", true, reply_ready, NULL},
+	{"/health", true, reply_ready, NULL},
+	{"/healthz", true, reply_ready, NULL},
+	{"/ping", true, reply_ready, NULL},
+	{"/version", true, get_version, NULL},
+	{"/load", true, get_load, NULL},
+	{"/metrics", true, get_metrics, NULL},
+	{"/tokenize", false, NULL, post_tokenize},
+	{"/detokenize", false, NULL, post_detokenize},
 };
 
 static const struct route *find_route(const char *path)
@@ -297,15 +294,62 @@ static void handle_post(struct openai *o, struct http_request *h, const struct r
 	const char *body = http_body(h, &len);
 	json_t *j;
 
-	if (http_body_too_large(h)) {
-		(void)openai_fail(&e, 413, "", "request_too_large", "The body of %zu bytes is more than this server takes.", len);
-		reply_error(o, h, &e);
-	} else if (openai_parse_json(body, len, &j, &e) < 0) {
+	if (openai_parse_json(body, len, &j, &e) < 0) {
 		reply_error(o, h, &e);
 	} else {
 		route->post(o, h, j);
 		json_decref(j);
 	}
+}
+
+/* May this request be answered at all? false: it has been refused. */
+static bool admitted(struct openai *o, struct http_request *h)
+{
+	const char *key = openai_bearer(h);
+	struct openai_error e;
+
+	if (o->o.keys && !(key && api_keys_match(o->o.keys, key))) {
+		(void)openai_fail(&e, 401, "", "invalid_api_key", key ? "The API key is not one of this server's." :
+				  "This server asks for an API key: Authorization: Bearer KEY.");
+		http_set_header(h, "WWW-Authenticate", "Bearer");
+	} else if (!o->o.calls) {
+		(void)openai_fail(&e, 503, "", "loading", "The server is loading its model; try again soon.");
+		http_set_header(h, "Retry-After", "1");
+	} else {
+		return true;
+	}
+	reply_error(o, h, &e);
+	return false;
+}
+
+size_t openai_refusal(void *ctx, int status, const char *sentence, char *out, size_t size)
+{
+	static const struct { int status; const char *code; } codes[] = {{408, "timeout"}, {413, "request_too_large"}, {431, "headers_too_large"},
+									 {501, "not_implemented"}, {503, "overloaded"}, {505, "http_version"}};
+	struct openai *o = ctx;
+	const char *code = "invalid_request";
+	struct openai_error e;
+	json_t *j;
+	size_t n;
+
+	for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+		if (codes[i].status == status)
+			code = codes[i].code;
+	(void)openai_fail(&e, status, "", code, "%s", sentence);
+	front_metrics_refused(o->metrics, status);
+	j = openai_error_json(&e);
+	n = j ? json_dumpb(j, out, size, JSON_COMPACT) : 0;
+	json_decref(j);
+	return n <= size ? n : 0;
+}
+
+void openai_open(struct openai *o, const struct openai_engine *calls, struct engine *engine, struct tap *tap, const struct openai_model *model)
+{
+	o->o.model = *model;
+	o->o.model.name = o->o.model_name;
+	o->o.engine = engine;
+	o->o.tap = tap;
+	o->o.calls = calls;
 }
 
 void openai_handle(void *ctx, struct http_request *h)
@@ -319,6 +363,8 @@ void openai_handle(void *ctx, struct http_request *h)
 	common_headers(h);
 	if (strcmp(method, "OPTIONS") == 0) {
 		preflight(h);
+	} else if (!(route && route->always) && !admitted(o, h)) {
+		return;
 	} else if (get && strncmp(path, "/v1/models/", 11) == 0) {
 		get_model(o, h, path + 11);
 	} else if (!route) {

@@ -10,6 +10,7 @@ struct http_request;
 struct metrics;
 struct front_metrics;
 struct tap;
+struct api_keys;
 struct openai;
 
 enum { OPENAI_MAX_DOMAINS = 16 };
@@ -24,18 +25,25 @@ extern const struct openai_engine openai_real_engine;
 
 struct openai_options { /* all borrowed */
 	struct loop *loop;
+	struct metrics *metrics;
+	const char *model_name;
+	const struct api_keys *keys; /* NULL: everybody may ask */
+	const char *domains; /* "tools,code,chat" */
+	int64_t deadline_ms; /* of a request that names none; 0 = none */
+	uint8_t tenant_key[32];
+	/* What is there once the model is loaded: calls NULL until openai_open. */
 	const struct openai_engine *calls;
 	struct engine *engine;
 	struct tap *tap; /* or NULL */
-	struct metrics *metrics;
 	struct openai_model model;
-	const char *domains; /* "tools,code,chat" */
-	uint8_t tenant_key[32];
 };
 
 int MUSTCHECK openai_new(const struct openai_options *o, struct openai **ret, struct errtext *e);
 struct openai *openai_free(struct openai *o); /* the loop has stopped; http and then the engine were freed, in this order */
-void openai_handle(void *ctx, struct http_request *r); /* ctx: struct openai */
+/* The model is loaded: from loading to ready. model.name is set by openai_new. */
+void openai_open(struct openai *o, const struct openai_engine *calls, struct engine *engine, struct tap *tap, const struct openai_model *model);
+void openai_handle(void *ctx, struct http_request *r); /* ctx: struct openai; http.h's handle and refusal */
+size_t openai_refusal(void *ctx, int status, const char *sentence, char *out, size_t size);
 
 /* Stop taking requests (503); on_idle is called on the loop when none is left. */
 void openai_drain(struct openai *o, void (*on_idle)(void *arg), void *arg);

@@ -2,6 +2,7 @@
 #pragma once
 #include <pthread.h>
 #include "serve/openai.h"
+#include "serve/toolcall.h"
 
 struct openai {
 	struct openai_options o;
@@ -24,6 +25,7 @@ struct choice {
 	bool submitted;
 	/* From the engine's thread, under c->lock. inbox holds every token there can be. */
 	uint32_t *inbox; /* owned */
+	struct token_logprob *lp; /* owned, 1 + top_logprobs a token of inbox; NULL when not asked for */
 	int cap, n_in;
 	bool in_done;
 	enum finish in_why;
@@ -37,6 +39,9 @@ struct choice {
 	uint64_t last_us;
 	const char *reason; /* finish_reason once known */
 	bool role_sent, finish_sent, ended; /* ended: the engine is done with it */
+	struct toolcall_watch watch; /* of a forced call */
+	json_t *calls;               /* owned; found when the answer was complete */
+	size_t offset;               /* characters of the tokens told: text_offset */
 };
 
 struct completion {
@@ -50,6 +55,9 @@ struct completion {
 	pthread_mutex_t lock;
 	bool posted; /* under lock: a drain is on its way to the loop */
 	bool streaming; /* the head has been sent */
+	bool late;      /* the deadline has passed */
+	uint64_t deadline_us; /* 0 = none */
+	struct loop_timer *deadline; /* owned, or NULL */
 	struct choice *choices;
 	int n_choices;
 };
@@ -60,6 +68,18 @@ void completion_drain(struct completion *c); /* take what the engine has sent, s
 void completion_sweep(struct completion *c); /* the same when no drain is on its way; may free c */
 void completion_cancel(struct completion *c); /* everything that still runs */
 
+/* openai_health.c: what the server says of its own state. */
+void reply_live(struct openai *o, struct http_request *h);
+void reply_ready(struct openai *o, struct http_request *h);
+
+/* openai_headers.c: what a client says about its request outside the body. */
+int MUSTCHECK openai_read_headers(struct completion *c, struct engine_request *r, struct openai_error *e);
+/* The bearer token, or NULL. */
+const char *openai_bearer(const struct http_request *h);
+
+/* openai_logprobs.c: tokens [from, n_tokens) of a choice, in the shape of its endpoint; NULL when not asked for. */
+json_t *logprobs_json(struct choice *x, int from);
+
 /* openai_reply.c */
 void reply_json(struct http_request *h, int status, json_t *j /* taken */);
 void reply_error(struct openai *o, struct http_request *h, const struct openai_error *e);
@@ -67,4 +87,4 @@ void reply_whole(struct completion *c); /* ends c->http */
 /* Chunks of what is new; false: the reader was cut and c->http is NULL. */
 bool reply_chunk(struct completion *c, struct choice *x);
 bool reply_end(struct completion *c); /* usage and [DONE]; ends c->http */
-void reply_broken(struct completion *c, const char *message); /* an error in mid-stream */
+void reply_broken(struct completion *c, int status, const char *message); /* an error in mid-stream */

@@ -73,7 +73,7 @@ int openai_encode_text(const struct openai_model *m, const char *param, const js
 int openai_encode_chat(const struct openai_model *m, const json_t *body, bool generation, struct openai_prompt *ret,
 		       struct openai_error *e)
 {
-	const json_t *tools = json_object_get(body, "tools");
+	const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
 	struct buf text = BUF_INIT(16 << 20);
 	struct chat_segment *seg;
 	struct openai_prompt p = {0};
@@ -85,6 +85,8 @@ int openai_encode_chat(const struct openai_model *m, const json_t *body, bool ge
 				   "The model has no chat template that this server knows; use /v1/completions.");
 	if (tools && !json_is_null(tools) && !json_is_array(tools))
 		return openai_fail(e, 400, "tools", "invalid_type", "tools must be a list.");
+	if (json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0)
+		tools = NULL;
 	r = chat_render(m->chat, json_object_get(body, "messages"), tools, generation, &text, &seg, &n, &why);
 	if (r < 0) {
 		buf_done(&text);
@@ -102,4 +104,9 @@ int openai_encode_chat(const struct openai_model *m, const json_t *body, bool ge
 	}
 	*ret = p;
 	return 0;
+}
+
+int openai_append_text(const struct openai_model *m, const char *text, struct openai_prompt *p, struct openai_error *e)
+{
+	return encode(m, text, strlen(text), false, p) < 0 ? out_of_memory(e) : 0;
 }

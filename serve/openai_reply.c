@@ -81,6 +81,18 @@ static json_t *envelope(const struct completion *c, const char *object, json_t *
 			 "choices", choices);
 }
 
+static json_t *whole_message(struct choice *x, json_t *text)
+{
+	json_t *m = json_pack("{s:s,s:o}", "role", "assistant", "content", text);
+
+	if (m && x->calls) {
+		json_object_set(m, "tool_calls", x->calls);
+		if (json_string_length(text) == 0)
+			json_object_set_new(m, "content", json_null());
+	}
+	return m;
+}
+
 static json_t *whole_choice(struct choice *x)
 {
 	const struct openai_request *q = &x->c->q;
@@ -91,11 +103,8 @@ static json_t *whole_choice(struct choice *x)
 	x->out.shown = 0;
 	p = textout_take(&x->out, true, &n);
 	text = json_stringn(p, n);
-	if (q->chat)
-		j = json_pack("{s:i,s:{s:s,s:o},s:n,s:s}", "index", x->index, "message", "role", "assistant", "content", text, "logprobs",
-			      "finish_reason", x->reason);
-	else
-		j = json_pack("{s:i,s:o,s:n,s:s}", "index", x->index, "text", text, "logprobs", "finish_reason", x->reason);
+	j = json_pack("{s:i,s:o,s:o,s:s}", "index", x->index, q->chat ? "message" : "text", q->chat ? whole_message(x, text) : text, "logprobs",
+		      logprobs_json(x, 0), "finish_reason", x->reason);
 	if (j && q->return_ids) {
 		json_object_set_new(j, "token_ids", ids_json(x->inbox, x->n_tokens));
 		json_object_set_new(j, "prompt_token_ids", ids_json(q->prompts[x->prompt].ids, q->prompts[x->prompt].n));
@@ -146,10 +155,10 @@ static bool send_choice(struct completion *c, json_t *choice)
 	return send_event(c, envelope(c, c->q.chat ? "chat.completion.chunk" : "text_completion", choices));
 }
 
-static json_t *chunk_choice(const struct choice *x, json_t *delta_or_text, const char *reason)
+static json_t *chunk_choice(const struct choice *x, json_t *delta_or_text, json_t *logprobs, const char *reason)
 {
-	return json_pack("{s:i,s:o,s:n,s:s?}", "index", x->index, x->c->q.chat ? "delta" : "text", delta_or_text, "logprobs", "finish_reason",
-			 reason);
+	return json_pack("{s:i,s:o,s:o,s:s?}", "index", x->index, x->c->q.chat ? "delta" : "text", delta_or_text, "logprobs", logprobs,
+			 "finish_reason", reason);
 }
 
 static bool send_role(struct completion *c, struct choice *x)
@@ -161,7 +170,7 @@ static bool send_role(struct completion *c, struct choice *x)
 	x->role_sent = true;
 	if (!c->q.chat && !c->q.return_ids)
 		return true;
-	j = chunk_choice(x, c->q.chat ? json_pack("{s:s,s:s}", "role", "assistant", "content", "") : json_string(""), NULL);
+	j = chunk_choice(x, c->q.chat ? json_pack("{s:s,s:s}", "role", "assistant", "content", "") : json_string(""), json_null(), NULL);
 	if (j && c->q.return_ids)
 		json_object_set_new(j, "prompt_token_ids", ids_json(c->q.prompts[x->prompt].ids, c->q.prompts[x->prompt].n));
 	return send_choice(c, j);
@@ -171,15 +180,31 @@ static bool send_text(struct completion *c, struct choice *x, const char *p, siz
 {
 	json_t *text = json_stringn(p, n), *j;
 
-	j = chunk_choice(x, c->q.chat ? json_pack("{s:o}", "content", text) : text, NULL);
+	j = chunk_choice(x, c->q.chat ? json_pack("{s:o}", "content", text) : text, logprobs_json(x, x->n_told), NULL);
 	if (j && c->q.return_ids)
 		json_object_set_new(j, "token_ids", ids_json(x->inbox + x->n_told, x->n_tokens - x->n_told));
 	x->n_told = x->n_tokens;
 	return send_choice(c, j);
 }
 
+/* Calls go out whole: the deltas that clients join are one a call. */
+static bool send_calls(struct completion *c, struct choice *x)
+{
+	json_t *list = json_array(), *call;
+	size_t i;
+
+	json_array_foreach(x->calls, i, call)
+	{
+		json_t *one = json_copy(call);
+		json_object_set_new(one, "index", json_integer((json_int_t)i));
+		json_array_append_new(list, one);
+	}
+	return send_choice(c, chunk_choice(x, json_pack("{s:o}", "tool_calls", list), json_null(), NULL));
+}
+
 bool reply_chunk(struct completion *c, struct choice *x)
 {
+	bool per_token = c->q.return_ids || c->q.logprobs;
 	size_t n;
 	const char *p;
 
@@ -188,12 +213,14 @@ bool reply_chunk(struct completion *c, struct choice *x)
 	if (!send_role(c, x))
 		return false;
 	p = textout_take(&x->out, x->reason != NULL, &n);
-	if ((n > 0 || (c->q.return_ids && x->n_told < x->n_tokens)) && !send_text(c, x, p, n))
+	if ((n > 0 || (per_token && x->n_told < x->n_tokens)) && !send_text(c, x, p, n))
 		return false;
 	if (!x->reason)
 		return true;
+	if (x->calls && !send_calls(c, x))
+		return false;
 	x->finish_sent = true;
-	return send_choice(c, chunk_choice(x, c->q.chat ? json_object() : json_string(""), x->reason));
+	return send_choice(c, chunk_choice(x, c->q.chat ? json_object() : json_string(""), json_null(), x->reason));
 }
 
 static bool send_done(struct completion *c)
@@ -219,11 +246,11 @@ bool reply_end(struct completion *c)
 	return send_done(c);
 }
 
-void reply_broken(struct completion *c, const char *message)
+void reply_broken(struct completion *c, int status, const char *message)
 {
 	struct openai_error e;
 
-	(void)openai_fail(&e, 500, "", "engine_error", "%s", message);
+	(void)openai_fail(&e, status, "", status == 504 ? "deadline_exceeded" : "engine_error", "%s", message);
 	front_metrics_refused(c->o->metrics, e.status);
 	if (send_event(c, openai_error_json(&e)))
 		(void)send_done(c);

@@ -5,8 +5,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
+#include "serve/chat.h"
+#include "serve/openai_fields.h"
 #include "serve/tokenizer.h"
+#include "serve/toolcall.h"
 
 int openai_fail(struct openai_error *e, int status, const char *param, const char *code, const char *fmt, ...)
 {
@@ -31,11 +33,41 @@ json_t *openai_error_json(const struct openai_error *e)
 			 e->type, "param", *e->param ? e->param : NULL, "code", e->code);
 }
 
+enum { MAX_DEPTH = 64, MAX_CONTAINERS = 100000, MAX_VALUES = 1000000 };
+
+bool openai_json_bounded(const char *body, size_t len)
+{
+	long depth = 0, opened = 0, values = 0;
+	bool text = false;
+
+	for (size_t i = 0; i < len; i++) {
+		char c = body[i];
+		if (text) {
+			i += c == '\\';
+			text = c != '"';
+		} else if (c == '"') {
+			text = true;
+		} else if (c == '[' || c == '{') {
+			opened++;
+			if (++depth > MAX_DEPTH)
+				return false;
+		} else if (c == ']' || c == '}') {
+			depth--;
+		} else if (c == ',') {
+			values++;
+		}
+	}
+	return opened <= MAX_CONTAINERS && values <= MAX_VALUES;
+}
+
 int openai_parse_json(const char *body, size_t len, json_t **ret, struct openai_error *e)
 {
 	json_error_t at;
-	json_t *j = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+	json_t *j;
 
+	if (!openai_json_bounded(body, len))
+		return openai_fail(e, 400, "", "invalid_json", "The body nests deeper than %d or holds more than %d values.", MAX_DEPTH, MAX_VALUES);
+	j = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
 	if (!j)
 		return openai_fail(e, 400, "", "invalid_json", "The body is not valid JSON (line %d, column %d): %.120s.", at.line, at.column,
 				   at.text);
@@ -47,83 +79,18 @@ int openai_parse_json(const char *body, size_t len, json_t **ret, struct openai_
 	return 0;
 }
 
-/* The field, or NULL when absent or null. */
-static const json_t *field(const json_t *body, const char *name)
-{
-	const json_t *v = json_object_get(body, name);
-
-	return json_is_null(v) ? NULL : v;
-}
-
-static int wrong(struct openai_error *e, const char *name, const char *must)
-{
-	return openai_fail(e, 400, name, "invalid_value", "%s must be %s.", name, must);
-}
-
-static int get_bool(const json_t *body, const char *name, bool *ret, struct openai_error *e)
-{
-	const json_t *v = field(body, name);
-
-	if (v && !json_is_boolean(v))
-		return wrong(e, name, "true or false");
-	if (v)
-		*ret = json_is_true(v);
-	return 0;
-}
-
-static int get_int(const json_t *body, const char *name, long long min, long long max, long long *ret, struct openai_error *e)
-{
-	const json_t *v = field(body, name);
-
-	if (!v)
-		return 0;
-	if (!json_is_integer(v) || json_integer_value(v) < min || json_integer_value(v) > max)
-		return openai_fail(e, 400, name, "invalid_value", "%s must be an integer from %lld to %lld.", name, min, max);
-	*ret = json_integer_value(v);
-	return 0;
-}
-
-static int get_real(const json_t *body, const char *name, double min, double max, float *ret, struct openai_error *e)
-{
-	const json_t *v = field(body, name);
-	double x;
-
-	if (!v)
-		return 0;
-	x = json_number_value(v);
-	if (!json_is_number(v) || !(x >= min && x <= max))
-		return openai_fail(e, 400, name, "invalid_value", "%s must be a number from %g to %g.", name, min, max);
-	*ret = (float)x;
-	return 0;
-}
-
-static int get_sampling(const json_t *body, struct openai_request *q, struct openai_error *e)
-{
-	long long top_k = 0, seed = 0;
-	int r;
-
-	q->sampling = (struct sampling){.temperature = 1, .top_p = 1};
-	if ((r = get_real(body, "temperature", 0, 2, &q->sampling.temperature, e)) < 0 ||
-	    (r = get_real(body, "top_p", 0, 1, &q->sampling.top_p, e)) < 0 || (r = get_real(body, "min_p", 0, 1, &q->sampling.min_p, e)) < 0 ||
-	    (r = get_int(body, "top_k", -1, 1 << 30, &top_k, e)) < 0 || (r = get_int(body, "seed", INT64_MIN, INT64_MAX, &seed, e)) < 0)
-		return r;
-	if (!(q->sampling.top_p > 0))
-		return wrong(e, "top_p", "above 0");
-	q->sampling.top_k = top_k > 0 ? (int)top_k : 0;
-	q->sampling.seed = (uint64_t)seed;
-	if (!field(body, "seed") && getrandom(&q->sampling.seed, sizeof q->sampling.seed, 0) != sizeof q->sampling.seed)
-		q->sampling.seed = 0;
-	return 0;
-}
-
 static int get_lengths(const json_t *body, bool chat, struct openai_request *q, struct openai_error *e)
 {
-	long long max = 0, n = 1;
+	long long max = 0, completion = 0, n = 1;
 	int r;
 
-	if ((r = get_int(body, "max_tokens", 1, INT32_MAX, &max, e)) < 0 ||
-	    (r = get_int(body, "max_completion_tokens", 1, INT32_MAX, &max, e)) < 0 || (r = get_int(body, "n", 1, OPENAI_MAX_N, &n, e)) < 0)
+	if ((r = field_int(body, "max_tokens", 1, INT32_MAX, &max, e)) < 0 ||
+	    (r = field_int(body, "max_completion_tokens", 1, INT32_MAX, &completion, e)) < 0 ||
+	    (r = field_int(body, "n", 1, OPENAI_MAX_N, &n, e)) < 0)
 		return r;
+	if (max && completion && max != completion)
+		return openai_fail(e, 400, "max_tokens", "invalid_value", "max_tokens and max_completion_tokens say different things; give one.");
+	max = max ? max : completion;
 	if (max == 0 && !chat)
 		max = 16; /* OpenAI's default there */
 	q->max_tokens = (int)max;
@@ -142,7 +109,7 @@ static int add_stop(struct openai_request *q, const json_t *s, struct openai_err
 
 static int get_stops(const json_t *body, struct openai_request *q, struct openai_error *e)
 {
-	const json_t *v = field(body, "stop");
+	const json_t *v = field_get(body, "stop");
 	size_t n = json_is_array(v) ? json_array_size(v) : v ? 1 : 0;
 	int r = 0;
 
@@ -152,7 +119,7 @@ static int get_stops(const json_t *body, struct openai_request *q, struct openai
 		return 0;
 	q->stops = calloc(n, sizeof *q->stops);
 	if (!q->stops)
-		return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
+		return field_no_memory(e);
 	for (size_t i = 0; i < n && r == 0; i++)
 		r = add_stop(q, json_is_array(v) ? json_array_get(v, i) : v, e);
 	return r;
@@ -160,75 +127,102 @@ static int get_stops(const json_t *body, struct openai_request *q, struct openai
 
 static int get_stream(const json_t *body, struct openai_request *q, struct openai_error *e)
 {
-	const json_t *o = field(body, "stream_options");
+	const json_t *o = field_get(body, "stream_options");
 	int r;
 
-	if ((r = get_bool(body, "stream", &q->stream, e)) < 0 || (r = get_bool(body, "ignore_eos", &q->ignore_eos, e)) < 0 ||
-	    (r = get_bool(body, "return_token_ids", &q->return_ids, e)) < 0)
+	if ((r = field_bool(body, "stream", &q->stream, e)) < 0 || (r = field_bool(body, "ignore_eos", &q->ignore_eos, e)) < 0 ||
+	    (r = field_bool(body, "return_token_ids", &q->return_ids, e)) < 0)
 		return r;
 	if (o && !json_is_object(o))
-		return wrong(e, "stream_options", "an object");
-	return get_bool(o, "include_usage", &q->include_usage, e);
+		return field_wrong(e, "stream_options", "an object");
+	if (o && !q->stream)
+		return openai_fail(e, 400, "stream_options", "invalid_value", "stream_options needs stream to be true.");
+	return field_bool(o, "include_usage", &q->include_usage, e);
 }
 
-static int unsupported(struct openai_error *e, const char *name)
-{
-	return openai_fail(e, 400, name, "unsupported_parameter", "%s is not supported by this server; leave it out or at its neutral value.",
-			   name);
-}
+static const char LEAVE_OUT[] = "leave it out or at its neutral value";
 
 /* Parameters that would change the answer and that we do not do: neutral values pass. */
-static int check_neutral(const json_t *body, struct openai_error *e)
+static int check_neutral(const json_t *body, bool chat, struct openai_error *e)
 {
-	static const struct {
-		const char *name;
-		double neutral;
-	} numbers[] = {{"presence_penalty", 0}, {"frequency_penalty", 0}, {"repetition_penalty", 1}, {"min_tokens", 0}, {"top_logprobs", 0}};
 	static const char *const absent[] = {"suffix", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-					     "bad_words", "allowed_token_ids", "stop_token_ids", "prompt_logprobs", "prompt_embeds",
-					     "functions", "function_call", "audio", "echo", "logprobs", "logit_bias"};
-	const json_t *v;
-
-	for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-		if ((v = field(body, numbers[i].name)) && (!json_is_number(v) || !(fabs(json_number_value(v) - numbers[i].neutral) <= 0)))
-			return json_is_number(v) ? unsupported(e, numbers[i].name) : wrong(e, numbers[i].name, "a number");
+					     "bad_words", "allowed_token_ids", "stop_token_ids", "prompt_logprobs", "prompt_embeds", "min_tokens",
+					     "functions", "function_call", "audio", "modalities", "web_search_options"};
 	for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) {
-		v = field(body, absent[i]);
-		bool empty = json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) ||
+		const json_t *v = field_get(body, absent[i]);
+		bool empty = json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) || (json_is_integer(v) && json_integer_value(v) == 0) ||
 			     (json_is_object(v) && json_object_size(v) == 0) || (json_is_string(v) && json_string_length(v) == 0);
-		if (v && !empty)
-			return unsupported(e, absent[i]);
+		if (v && !empty && !(strcmp(absent[i], "modalities") == 0 && json_array_size(v) == 1 &&
+				     json_is_string(json_array_get(v, 0)) && strcmp(json_string_value(json_array_get(v, 0)), "text") == 0))
+			return field_unsupported(e, absent[i], LEAVE_OUT);
 	}
+	if (!chat && field_get(body, "tools"))
+		return field_unsupported(e, "tools", "ask /v1/chat/completions");
+	if (chat && json_is_true(field_get(body, "echo")))
+		return field_unsupported(e, "echo", "it belongs to /v1/completions");
 	return 0;
 }
 
 static int check_forms(const json_t *body, int n, struct openai_error *e)
 {
-	const json_t *format = field(body, "response_format"), *choice = field(body, "tool_choice"), *type;
+	const json_t *format = field_get(body, "response_format"), *type;
 	long long best_of = n;
-	int r = get_int(body, "best_of", 1, OPENAI_MAX_N, &best_of, e);
+	int r = field_int(body, "best_of", 1, OPENAI_MAX_N, &best_of, e);
 
 	if (r < 0)
 		return r;
 	if (best_of != n)
-		return unsupported(e, "best_of");
-	type = field(format, "type");
+		return field_unsupported(e, "best_of", "leave it out or equal to n");
+	type = field_get(format, "type");
 	if (format && (!json_is_object(format) || !json_is_string(type)))
-		return wrong(e, "response_format", "an object with a type");
+		return field_wrong(e, "response_format", "an object with a type");
 	if (format && strcmp(json_string_value(type), "text") != 0)
-		return unsupported(e, "response_format");
-	if (choice && !(json_is_string(choice) &&
-			(strcmp(json_string_value(choice), "auto") == 0 || strcmp(json_string_value(choice), "none") == 0)))
-		return unsupported(e, "tool_choice");
+		return field_unsupported(e, "response_format", "only {\"type\": \"text\"} is; ask for JSON in the prompt");
 	return 0;
+}
+
+static int get_echo(const json_t *body, struct openai_request *q, struct openai_error *e)
+{
+	int r = field_bool(body, "echo", &q->echo, e);
+
+	if (r == 0 && q->echo && q->logprobs)
+		return field_unsupported(e, "echo", "it cannot be had together with logprobs, as prompts are not scored");
+	return r;
+}
+
+/* tools and tool_choice: what is rendered into the prompt, and how the answer must begin. */
+static int get_tools(const struct openai_model *m, const json_t *body, struct openai_request *q, struct openai_error *e)
+{
+	const json_t *tools = field_get(body, "tools"), *choice = field_get(body, "tool_choice");
+	const char *word = json_string_value(choice), *name = NULL;
+	int r = toolcall_check(tools, e);
+
+	if (r < 0)
+		return r;
+	if (json_is_object(choice)) {
+		name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+		if (!name || !toolcall_known(tools, name))
+			return field_wrong(e, "tool_choice", "the name of one of the tools: {\"type\": \"function\", \"function\": {\"name\": ...}}");
+	} else if (choice && !(word && (strcmp(word, "auto") == 0 || strcmp(word, "none") == 0 || strcmp(word, "required") == 0))) {
+		return field_wrong(e, "tool_choice", "auto, none, required or an object that names a function");
+	}
+	q->tools = json_array_size(tools) > 0 && !(word && strcmp(word, "none") == 0);
+	if (!name && !(word && strcmp(word, "required") == 0))
+		return 0;
+	if (json_array_size(tools) == 0)
+		return openai_fail(e, 400, "tool_choice", "invalid_value", "tool_choice asks for a call, but there are no tools.");
+	if (json_array_size(tools) == 1)
+		name = json_string_value(json_object_get(json_object_get(json_array_get(tools, 0), "function"), "name"));
+	q->forced = toolcall_beginning(m->chat, name);
+	return q->forced ? 0 : field_no_memory(e);
 }
 
 int openai_check_model(const struct openai_model *m, const json_t *body, struct openai_error *e)
 {
-	const json_t *v = field(body, "model");
+	const json_t *v = field_get(body, "model");
 
 	if (v && !json_is_string(v))
-		return wrong(e, "model", "a string");
+		return field_wrong(e, "model", "a string");
 	if (v && strcmp(json_string_value(v), m->name) != 0)
 		return openai_fail(e, 404, "model", "model_not_found", "The model '%.80s' does not exist; this server holds '%.80s'.",
 				   json_string_value(v), m->name);
@@ -246,7 +240,7 @@ static int get_ids(const struct openai_model *m, const json_t *list, struct open
 				   "This model's maximum context length is %d tokens; the prompt holds %zu.", m->max_context, n);
 	ids = malloc((n + 1) * sizeof *ids);
 	if (!ids)
-		return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
+		return field_no_memory(e);
 	for (size_t i = 0; i < n; i++) {
 		const json_t *v = json_array_get(list, i);
 		json_int_t id = json_integer_value(v);
@@ -271,18 +265,18 @@ static int get_one_prompt(const struct openai_model *m, const json_t *v, struct 
 	else if (json_is_array(v))
 		r = get_ids(m, v, p, e);
 	else
-		return wrong(e, "prompt", "a string, a list of strings, a list of token ids or a list of such lists");
+		return field_wrong(e, "prompt", "a string, a list of strings, a list of token ids or a list of such lists");
 	if (r < 0)
 		return r;
 	q->n_prompts++;
 	if (p->n == 0)
-		return wrong(e, "prompt", "at least one token long");
+		return field_wrong(e, "prompt", "at least one token long");
 	return 0;
 }
 
 static int get_prompts(const struct openai_model *m, const json_t *body, struct openai_request *q, struct openai_error *e)
 {
-	const json_t *v = field(body, "prompt");
+	const json_t *v = field_get(body, "prompt");
 	bool many = json_is_array(v) && !json_is_integer(json_array_get(v, 0));
 	size_t n = many ? json_array_size(v) : 1;
 	int r = 0;
@@ -291,7 +285,7 @@ static int get_prompts(const struct openai_model *m, const json_t *body, struct 
 		return openai_fail(e, 400, "prompt", "invalid_value", "prompt must hold 1 to %d prompts.", OPENAI_MAX_PROMPTS);
 	q->prompts = calloc(n, sizeof *q->prompts);
 	if (!q->prompts)
-		return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
+		return field_no_memory(e);
 	for (size_t i = 0; i < n && r == 0; i++)
 		r = get_one_prompt(m, many ? json_array_get(v, i) : v, q, e);
 	return r;
@@ -322,11 +316,16 @@ static int get_chat(const struct openai_model *m, const json_t *body, struct ope
 
 	q->prompts = calloc(1, sizeof *q->prompts);
 	if (!q->prompts)
-		return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
+		return field_no_memory(e);
 	r = openai_encode_chat(m, body, true, &q->prompts[0], e);
 	if (r < 0)
 		return r;
 	q->n_prompts = 1;
+	r = get_tools(m, body, q, e);
+	if (r == 0 && q->forced)
+		r = openai_append_text(m, q->forced, &q->prompts[0], e);
+	if (r < 0)
+		return r;
 	q->first_words = first_words(json_object_get(body, "messages"));
 	return 0;
 }
@@ -348,11 +347,14 @@ static int parse(const struct openai_model *m, const json_t *body, bool chat, st
 	int r;
 
 	q->chat = chat;
-	if ((r = openai_check_model(m, body, e)) < 0 || (r = get_sampling(body, q, e)) < 0 || (r = get_lengths(body, chat, q, e)) < 0 ||
-	    (r = get_stops(body, q, e)) < 0 || (r = get_stream(body, q, e)) < 0 || (r = check_neutral(body, e)) < 0 ||
-	    (r = check_forms(body, q->n, e)) < 0)
+	if ((r = openai_check_model(m, body, e)) < 0 || (r = openai_read_sampling(m, body, chat, q, e)) < 0 || (r = get_lengths(body, chat, q, e)) < 0 ||
+	    (r = get_stops(body, q, e)) < 0 || (r = get_stream(body, q, e)) < 0 || (r = check_neutral(body, chat, e)) < 0 ||
+	    (r = check_forms(body, q->n, e)) < 0 || (!chat && (r = get_echo(body, q, e)) < 0))
 		return r;
 	r = chat ? get_chat(m, body, q, e) : get_prompts(m, body, q, e);
+	if (r == 0 && q->n_prompts * q->n > OPENAI_MAX_CHOICES)
+		return openai_fail(e, 400, "n", "invalid_value", "n times the number of prompts is %d; at most %d answers fit one request.",
+				   q->n_prompts * q->n, OPENAI_MAX_CHOICES);
 	return r < 0 ? r : check_fit(m, q, e);
 }
 
@@ -375,6 +377,8 @@ void openai_request_done(struct openai_request *q)
 		free(q->prompts[i].ids);
 	free(q->prompts);
 	free(q->stops);
+	free(q->bias);
+	free(q->forced);
 	free(q->first_words);
 	*q = (struct openai_request){0};
 }

@@ -11,7 +11,7 @@
 struct tokenizer;
 struct chat_template;
 
-enum { OPENAI_MAX_N = 8, OPENAI_MAX_PROMPTS = 32 };
+enum { OPENAI_MAX_N = 32, OPENAI_MAX_PROMPTS = 32, OPENAI_MAX_CHOICES = 64 /* n x prompts */ };
 
 struct openai_model { /* what requests are checked against; borrowed */
 	const struct tokenizer *tokenizer;
@@ -34,6 +34,12 @@ struct openai_request {
 	char (*stops)[TEXTOUT_MAX_STOP + 1]; /* owned */
 	int n_stops;
 	bool ignore_eos, stream, include_usage, return_ids;
+	struct token_bias *bias; /* owned, what sampling points to */
+	bool logprobs;
+	int top_logprobs;
+	bool echo;               /* completions: the prompt's text before the answer's */
+	bool tools;              /* calls in the answer are to be found */
+	char *forced;            /* owned: how the answer must begin (tool_choice), or NULL; ends the prompt too */
 	char *first_words; /* owned: system + first user message, for the conversation's name */
 };
 
@@ -52,9 +58,12 @@ int MUSTCHECK openai_request_parse(const struct openai_model *m, const json_t *b
 				   struct openai_error *e);
 void openai_request_done(struct openai_request *q);
 
+/* Is it worth building a tree of? Bounds nesting and the number of values, whose memory is many times the text's. */
+bool openai_json_bounded(const char *body, size_t len);
 /* Messages (and tools) to ids; also for /tokenize. */
 int MUSTCHECK openai_encode_chat(const struct openai_model *m, const json_t *body, bool generation, struct openai_prompt *ret,
 				 struct openai_error *e);
 int MUSTCHECK openai_encode_text(const struct openai_model *m, const char *param, const json_t *text, struct openai_prompt *ret,
 				 struct openai_error *e);
+int MUSTCHECK openai_append_text(const struct openai_model *m, const char *text, struct openai_prompt *p, struct openai_error *e);
 int MUSTCHECK openai_check_model(const struct openai_model *m, const json_t *body, struct openai_error *e);

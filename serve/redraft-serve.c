@@ -1,10 +1,12 @@
 /* redraft-serve: serve a model over HTTP, draft with the live version, stream traces.
  *
- * main reads the configuration, opens the parts in order of what the next one
- * needs, says READY and runs the loop. Bad input ends it with one sentence and
- * status 2; anything else that fails at start with status 1.
+ * main reads the configuration, opens the front door, so that probes hear "loading", and runs the loop;
+ * a thread of its own opens the model and what needs it, in order of what the next one needs.
+ * Then READY. Bad input ends it with one sentence and status 2; anything else that fails at start
+ * with status 1.
  */
 #include <limits.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -22,20 +24,23 @@
 #include "serve/control.h"
 #include "serve/engine.h"
 #include "serve/http.h"
+#include "serve/keys.h"
 #include "serve/openai.h"
 #include "serve/tap.h"
 #include "serve/target.h"
 
-enum { DRAIN_US = 5000000, GIVE_UP_US = 1000000, FLUSH_US = 200000, MAX_BODY = 8 << 20, MAX_HEADERS = 16 << 10 };
+enum { GIVE_UP_US = 1000000, FLUSH_US = 200000, KEYS_US = 1000000, MAX_BODY = 8 << 20, MAX_HEADERS = 16 << 10 };
 
 struct conf {
-	char *model, *model_name, *family, *listen, *run_dir, *store;
+	char *model, *model_name, *family, *listen, *listen_unix, *api_keys_file, *run_dir, *store;
 	int64_t threads, max_seqs, max_queue, max_context, kv_tokens, prefill_chunk, draft_k;
 	int isa, log_level;
 	char *brokers, *extra, *domains, *tenant_key_file;
 	double sample;
 	int64_t topk, ring_mb, queue_mb;
 	bool prompt_hidden;
+	int64_t deadline_ms, bodies_mb;
+	double drain_s;
 };
 
 #define AT(field) offsetof(struct conf, field)
@@ -44,7 +49,12 @@ static const struct conf_entry entries[] = {
 	{"model", CONF_STRING, AT(model), NULL, 0, 0, NULL, false, "", "The target: a GGUF file of arch llama."},
 	{"model_name", CONF_STRING, AT(model_name), "", 0, 0, NULL, false, "", "Name that clients use; empty takes the file's name."},
 	{"family", CONF_STRING, AT(family), "", 0, 0, NULL, false, "", "Chat template family (smollm2, chatml); empty goes by the file's template."},
-	{"listen", CONF_STRING, AT(listen), "127.0.0.1:8080", 0, 0, NULL, false, "", "Address and port of the HTTP server."},
+	{"listen", CONF_STRING, AT(listen), "127.0.0.1:8080", 0, 0, NULL, false, "", "Address and port of the HTTP server; empty for none."},
+	{"listen_unix", CONF_STRING, AT(listen_unix), "", 0, 0, NULL, false, "", "Path of a UNIX socket that serves HTTP too; empty for none."},
+	{"api_keys_file", CONF_STRING, AT(api_keys_file), "", 0, 0, NULL, false, "", "Bearer keys, one a line, read again when the file changes; empty lets everybody ask."},
+	{"deadline_ms", CONF_INT, AT(deadline_ms), "0", 0, 86400000, NULL, false, "ms", "Time a request may take that names none in X-Redraft-Deadline-Ms; 0 is no limit."},
+	{"drain_s", CONF_REAL, AT(drain_s), "10", 0, 3600, NULL, false, "s", "Time that running requests have to end after SIGTERM."},
+	{"bodies_mb", CONF_INT, AT(bodies_mb), "256", 8, 65536, NULL, false, "MiB", "Request bodies held at a time, all together, beyond the first 64 KiB of each."},
 	{"run_dir", CONF_STRING, AT(run_dir), "/run/redraft/serve", 0, 0, NULL, false, "", "Folder of the control and status sockets."},
 	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "The version store."},
 	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "", "Compute threads; 0 takes one for each core."},
@@ -84,10 +94,17 @@ struct serve {
 	struct openai *openai;
 	struct http *http;
 	struct control *control;
-	struct loop_timer *drain;
+	struct loop_timer *drain, *keys_timer;
+	struct api_keys *keys;
 	char model_name[128];
 	uint8_t tenant_key[32];
+	int stops;      /* times that we were told to */
 	bool cancelled;
+	/* the loading thread's, until it has posted on_loaded */
+	pthread_t loader;
+	bool loading;
+	int max_context, loaded; /* loaded: 0 or what went wrong, as e says */
+	struct errtext why;
 };
 
 static void on_note(bool warn, const char *text)
@@ -151,7 +168,6 @@ static int open_model(struct serve *s, struct errtext *e)
 	if (r < 0)
 		return strstr(why.text, s->conf.model) ? errtext_set(e, r, "%s", why.text) :
 							errtext_set(e, r, "model %.100s: %.140s", s->conf.model, why.text);
-	name_model(s);
 	log_info("model %s: %d blocks, width %d, vocabulary %d, fingerprint %.12s, %d threads (%s), opened in %.1f s", s->model_name,
 		 s->target->cfg.n_layer, s->target->cfg.H, s->target->cfg.V, s->target->fp, threads, dev_isa_name(s->dev->isa),
 		 (double)(clock_us() - start) / 1e6);
@@ -207,15 +223,12 @@ static int open_engine(struct serve *s, int max_context, struct errtext *e)
 	return engine_new(&o, &s->engine, e);
 }
 
-static int open_front(struct serve *s, int max_context, struct errtext *e)
+static int open_front(struct serve *s, struct errtext *e)
 {
-	struct openai_options o = {
-		.loop = s->loop, .calls = &openai_real_engine, .engine = s->engine, .tap = s->tap, .metrics = s->metrics,
-		.model = {s->target->tokenizer, s->chat, s->model_name, max_context}, .domains = s->conf.domains,
-	};
-	struct control_options c = {.loop = s->loop, .engine = s->engine, .tap = s->tap, .run_dir = s->conf.run_dir, .store = s->conf.store,
-				    .model_name = s->model_name, .target_fp = s->target->fp, .note = on_note};
-	struct http_options h = {.listen = s->conf.listen, .max_body = MAX_BODY, .max_headers = MAX_HEADERS, .handle = openai_handle};
+	struct openai_options o = {.loop = s->loop, .metrics = s->metrics, .model_name = s->model_name, .keys = s->keys, .domains = s->conf.domains,
+				   .deadline_ms = s->conf.deadline_ms};
+	struct http_options h = {.listen = s->conf.listen, .listen_unix = s->conf.listen_unix, .max_body = MAX_BODY, .max_headers = MAX_HEADERS,
+				 .max_bodies = (size_t)s->conf.bodies_mb << 20, .handle = openai_handle, .refusal = openai_refusal};
 	int r;
 
 	memcpy(o.tenant_key, s->tenant_key, sizeof o.tenant_key);
@@ -223,11 +236,44 @@ static int open_front(struct serve *s, int max_context, struct errtext *e)
 	if (r < 0)
 		return r;
 	h.ctx = s->openai;
-	r = http_new(s->loop, &h, &s->http, e);
-	return r < 0 ? r : control_new(&c, &s->control, e);
+	return http_new(s->loop, &h, &s->http, e);
 }
 
-/* --- shutdown: take no more, let what runs end within 5 s, then cancel it --- */
+/* --- keys --- */
+
+static void refresh_keys(struct serve *s)
+{
+	struct errtext e = {""};
+	int r = api_keys_refresh(s->keys, &e);
+
+	if (r < 0)
+		log_error("%s; the keys stay as they were", e.text);
+	else if (r > 0)
+		log_info("%d API keys read from %s", api_keys_count(s->keys), s->conf.api_keys_file);
+}
+
+static void on_keys_timer(void *arg)
+{
+	struct serve *s = arg;
+
+	refresh_keys(s);
+	loop_timer_set(s->keys_timer, KEYS_US);
+}
+
+static int open_keys(struct serve *s, struct errtext *e)
+{
+	int r = 0;
+
+	if (*s->conf.api_keys_file)
+		r = api_keys_open(s->conf.api_keys_file, &s->keys, e);
+	if (r == 0 && s->keys && (r = loop_timer_new(s->loop, on_keys_timer, s, &s->keys_timer)) < 0)
+		return errtext_set(e, r, "out of memory");
+	if (r == 0 && s->keys)
+		loop_timer_set(s->keys_timer, KEYS_US);
+	return r;
+}
+
+/* --- shutdown: take no more, let what runs end within drain_s, then cancel it; told twice, end at once --- */
 
 /* The last answers lie in their connections' buffers: the loop needs a moment to write them. */
 static void on_idle(void *arg)
@@ -235,6 +281,7 @@ static void on_idle(void *arg)
 	struct serve *s = arg;
 
 	s->cancelled = true;
+	http_stop_accepting(s->http);
 	loop_timer_set(s->drain, FLUSH_US);
 }
 
@@ -256,44 +303,105 @@ static void on_stop(void *arg)
 {
 	struct serve *s = arg;
 
-	log_info("stopping: %d requests may end within 5 s", openai_running(s->openai));
+	if (s->stops++ > 0) {
+		log_warn("told to stop again: %d requests are cut", openai_running(s->openai));
+		loop_stop(s->loop);
+		return;
+	}
+	log_info("stopping: %d requests may end within %g s", openai_running(s->openai), s->conf.drain_s);
 	notify_state("STOPPING=1");
-	http_stop_accepting(s->http);
-	loop_timer_set(s->drain, DRAIN_US);
+	http_last_requests(s->http);
+	loop_timer_set(s->drain, (uint64_t)(s->conf.drain_s * 1e6));
 	openai_drain(s->openai, on_idle, s);
 }
 
 static void on_reload(void *arg)
 {
-	(void)arg;
-	log_info("nothing of this program's configuration can be reloaded");
+	struct serve *s = arg;
+
+	if (s->keys)
+		refresh_keys(s);
+	else
+		log_info("nothing of this program's configuration can be reloaded");
+}
+
+/* --- start --- */
+
+static int load(struct serve *s, struct errtext *e)
+{
+	int r;
+
+	if ((r = open_model(s, e)) < 0 || (r = open_store(s, e)) < 0 || (r = open_tap(s, e)) < 0)
+		return r;
+	s->max_context = (int)s->conf.max_context < s->target->train_context ? (int)s->conf.max_context : s->target->train_context;
+	return open_engine(s, s->max_context, e);
+}
+
+static int open_control(struct serve *s, struct errtext *e)
+{
+	struct control_options c = {.loop = s->loop, .engine = s->engine, .tap = s->tap, .run_dir = s->conf.run_dir, .store = s->conf.store,
+				    .model_name = s->model_name, .target_fp = s->target->fp, .note = on_note};
+
+	return control_new(&c, &s->control, e);
+}
+
+/* On the loop, when the loading thread is through. */
+static void on_loaded(void *arg)
+{
+	struct serve *s = arg;
+	struct openai_model m = {0};
+
+	if (s->loaded == 0)
+		s->loaded = open_control(s, &s->why);
+	if (s->loaded < 0) {
+		loop_stop(s->loop);
+		return;
+	}
+	m = (struct openai_model){s->target->tokenizer, s->chat, s->model_name, s->max_context};
+	openai_open(s->openai, &openai_real_engine, s->engine, s->tap, &m);
+	log_info("ready: http on port %d, context %d, %d together, chains of %d", http_port(s->http), s->max_context, (int)s->conf.max_seqs,
+		 (int)s->conf.draft_k);
+	if (!s->stops)
+		notify_state("READY=1\nSTATUS=serving %s", s->model_name);
+}
+
+static void *loader(void *arg)
+{
+	struct serve *s = arg;
+
+	s->loaded = load(s, &s->why);
+	if (loop_post(s->loop, on_loaded, s) < 0)
+		loop_stop(s->loop);
+	return NULL;
 }
 
 static int start(struct serve *s, struct errtext *e)
 {
-	int max_context, r;
+	int r;
 
-	if ((r = read_tenant_key(s, e)) < 0 || (r = open_model(s, e)) < 0 || (r = open_store(s, e)) < 0 || (r = open_tap(s, e)) < 0)
-		return r;
-	max_context = (int)s->conf.max_context < s->target->train_context ? (int)s->conf.max_context : s->target->train_context;
-	if ((r = open_engine(s, max_context, e)) < 0)
-		return r;
+	name_model(s);
 	s->metrics = metrics_new();
 	if (!s->metrics || loop_new(&s->loop) < 0)
 		return errtext_set(e, -ENOMEM, "out of memory");
-	if ((r = open_front(s, max_context, e)) < 0)
+	if ((r = read_tenant_key(s, e)) < 0 || (r = open_keys(s, e)) < 0 || (r = open_front(s, e)) < 0)
 		return r;
 	r = loop_timer_new(s->loop, on_drain_over, s, &s->drain);
 	if (r < 0)
 		return errtext_set(e, r, "out of memory");
 	loop_on_signal(s->loop, on_stop, on_reload, s);
-	return 0;
+	r = -pthread_create(&s->loader, NULL, loader, s);
+	s->loading = r == 0;
+	return r < 0 ? errtext_set(e, r, "the loading thread cannot be started: %s", strerror(-r)) : 0;
 }
 
 /* Connections first (each cancels its request), then the engine (which ends them all),
  * then what held them. */
 static void stop(struct serve *s)
 {
+	if (s->loading)
+		pthread_join(s->loader, NULL);
+	if (s->keys_timer)
+		loop_timer_free(s->keys_timer);
 	if (s->drain)
 		loop_timer_free(s->drain);
 	if (s->control)
@@ -304,6 +412,7 @@ static void stop(struct serve *s)
 		engine_free(s->engine);
 	if (s->openai)
 		openai_free(s->openai);
+	api_keys_free(s->keys);
 	if (s->tap)
 		tap_free(s->tap);
 	if (s->loop)
@@ -337,11 +446,12 @@ int main(int argc, char **argv)
 		stop(&s);
 		return status_of(r);
 	}
-	log_info("ready: http on port %d, context %d, %d together, chains of %d", http_port(s.http), (int)s.conf.max_context,
-		 (int)s.conf.max_seqs, (int)s.conf.draft_k);
-	notify_state("READY=1\nSTATUS=serving %s", s.model_name);
 	r = loop_run(s.loop);
-	log_info("stopped");
+	if (s.loaded < 0)
+		log_error("%s", *s.why.text ? s.why.text : strerror(-s.loaded));
+	else
+		log_info("stopped");
+	r = s.loaded < 0 ? status_of(s.loaded) : r < 0;
 	stop(&s);
-	return r < 0 ? 1 : 0;
+	return r;
 }

@@ -94,6 +94,7 @@ struct tap {
 	uint64_t seq_trace, seq_round;
 	/* counts */
 	_Atomic uint64_t records, bytes, delivered, rounds, dropped_ring, dropped_queue, dropped_broker, dropped_size, traced, skipped;
+	_Atomic bool broker_down;
 };
 
 static void count(_Atomic uint64_t *c)
@@ -528,8 +529,10 @@ static void *run(void *arg)
 			if (t->producer && ++burst % 16 == 0)
 				tap_producer_poll(t->producer);
 		}
-		if (t->producer)
+		if (t->producer) {
 			tap_producer_poll(t->producer);
+			atomic_store_explicit(&t->broker_down, tap_producer_down(t->producer), memory_order_relaxed);
+		}
 		if (stop)
 			return NULL;
 		rest(t);
@@ -647,5 +650,6 @@ void tap_stats(struct tap *t, struct tap_stats *ret)
 		.dropped_size = atomic_load(&t->dropped_size),
 		.requests_traced = atomic_load(&t->traced),
 		.requests_skipped = atomic_load(&t->skipped),
+		.broker_down = atomic_load(&t->broker_down),
 	};
 }

@@ -14,13 +14,14 @@
 #include <string.h>
 #include "daemon/base/clock.h"
 
-enum { RENEW_AFTER_US = 1000000 };
+enum { RENEW_AFTER_US = 1000000, PROBE_EACH_US = 1000000, PROBE_MS = 20 };
 
 struct tap_producer {
 	struct tap_producer_options o; /* brokers and extra_conf are owned copies */
 	rd_kafka_t *rk; /* NULL between a death and the renewal */
 	bool fatal;
-	uint64_t renew_at;
+	uint64_t renew_at, probe_at;
+	bool down; /* librdkafka says when the last broker goes, not when one is back: that we ask */
 };
 
 static void on_report(rd_kafka_t *rk, const rd_kafka_message_t *m, void *opaque)
@@ -28,6 +29,8 @@ static void on_report(rd_kafka_t *rk, const rd_kafka_message_t *m, void *opaque)
 	struct tap_producer *p = opaque;
 
 	(void)rk;
+	if (!m->err)
+		p->down = false;
 	(m->err ? p->o.on_lost : p->o.on_delivered)(p->o.arg, (uint64_t)(uintptr_t)m->_private);
 }
 
@@ -39,6 +42,8 @@ static void on_error(rd_kafka_t *rk, int err, const char *reason, void *opaque)
 	(void)reason;
 	if (err == RD_KAFKA_RESP_ERR__FATAL)
 		p->fatal = true;
+	if (err == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
+		p->down = true;
 }
 
 static void on_log(const rd_kafka_t *rk, int level, const char *facility, const char *text)
@@ -222,8 +227,28 @@ int tap_produce(struct tap_producer *p, struct tap_message *m)
 	return 0;
 }
 
+bool tap_producer_down(const struct tap_producer *p)
+{
+	return p->down || !p->rk;
+}
+
+/* While down, and only then: costs at most PROBE_MS a second. */
+static void probe(struct tap_producer *p)
+{
+	const struct rd_kafka_metadata *md;
+
+	if (!p->down || !p->rk || clock_us() < p->probe_at)
+		return;
+	if (rd_kafka_metadata(p->rk, 0, NULL, &md, PROBE_MS) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		rd_kafka_metadata_destroy(md);
+		p->down = false;
+	}
+	p->probe_at = clock_us() + PROBE_EACH_US;
+}
+
 void tap_producer_poll(struct tap_producer *p)
 {
+	probe(p);
 	if (p->rk)
 		(void)rd_kafka_poll(p->rk, 0);
 	if (p->rk && p->fatal) {

@@ -5,6 +5,7 @@
  * producer can die of a fatal error; it is then replaced by a new one.
  */
 #pragma once
+#include <stdbool.h>
 #include "daemon/base/buf.h"
 
 struct tap_producer;
@@ -33,4 +34,6 @@ struct tap_message {
 };
 /* 0 = queued, or TAP_PRODUCE_E_* */
 int MUSTCHECK tap_produce(struct tap_producer *p, struct tap_message *m);
+/* No broker could be reached when one was last needed or asked. */
+bool tap_producer_down(const struct tap_producer *p);
 void tap_producer_poll(struct tap_producer *p); /* delivery reports, renewal after a fatal error */

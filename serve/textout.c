@@ -61,7 +61,7 @@ static bool find_stop(struct textout *o, size_t from)
 	size_t best = SIZE_MAX;
 
 	for (int i = 0; i < o->n_stops; i++) {
-		size_t n = strlen(o->stops[i]), at = from >= n - 1 ? from - (n - 1) : 0;
+		size_t n = strlen(o->stops[i]), at = from >= o->floor + n - 1 ? from - (n - 1) : o->floor;
 		const uint8_t *hit = o->text.len - at >= n ? memmem(o->text.data + at, o->text.len - at, o->stops[i], n) : NULL;
 		if (hit && (size_t)(hit - o->text.data) < best)
 			best = (size_t)(hit - o->text.data);
@@ -100,28 +100,64 @@ int textout_finish(struct textout *o)
 	return o->text.len > before && find_stop(o, before) ? TEXTOUT_STOP : 0;
 }
 
-/* Bytes at the end of the text that begin some stop string. */
-static size_t held_back(const struct textout *o)
+int textout_begin(struct textout *o, const char *p, size_t n)
 {
-	size_t most = 0;
+	int r = buf_append(&o->text, p, n);
 
-	for (int i = 0; i < o->n_stops; i++) {
-		size_t n = strlen(o->stops[i]) - 1;
-		if (n > o->text.len)
-			n = o->text.len;
-		for (; n > most; n--)
-			if (memcmp(o->text.data + o->text.len - n, o->stops[i], n) == 0)
-				most = n;
+	if (r == 0)
+		o->floor = o->text.len;
+	return r;
+}
+
+int textout_add_shown(struct textout *o, uint32_t id)
+{
+	size_t n;
+	int r;
+
+	(void)tokenizer_token(o->tokenizer, id, &n);
+	if (n > 0)
+		return textout_add(o, id);
+	r = textout_finish(o);
+	return r == 0 ? buf_puts(&o->text, tokenizer_text(o->tokenizer, id)) : r;
+}
+
+/* Bytes at the end of the text that begin `word`. */
+static size_t begun(const struct textout *o, const char *word)
+{
+	size_t have = o->text.len - o->floor, n = strlen(word) - 1;
+
+	for (n = n < have ? n : have; n > 0; n--)
+		if (memcmp(o->text.data + o->text.len - n, word, n) == 0)
+			return n;
+	return 0;
+}
+
+/* How much of the text is certain to stay. */
+static size_t certain(const struct textout *o)
+{
+	size_t most = 0, n, first = o->floor;
+
+	if (o->text.len == 0)
+		return 0;
+	if (o->fence) {
+		const uint8_t *at = memmem(o->text.data, o->text.len, o->fence, strlen(o->fence));
+		if (at)
+			return (size_t)(at - o->text.data);
+		while (first < o->text.len && strchr(" \t\r\n", o->text.data[first]))
+			first++;
+		if (first == o->text.len || o->text.data[first] == '{')
+			return o->floor;
+		most = begun(o, o->fence);
 	}
-	return most;
+	for (int i = 0; i < o->n_stops && !o->stopped; i++)
+		most = (n = begun(o, o->stops[i])) > most ? n : most;
+	return o->text.len - most;
 }
 
 const char *textout_take(struct textout *o, bool all, size_t *ret_len)
 {
-	size_t end = o->text.len, from = o->shown;
+	size_t end = all ? o->text.len : certain(o), from = o->shown;
 
-	if (!all && !o->stopped && end > 0)
-		end -= held_back(o);
 	if (end < from)
 		end = from;
 	*ret_len = end - from;

@@ -28,6 +28,20 @@ static struct fake {
 	atomic_int n, n_cancelled, n_done;
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* Token id's log-probability is -id / 8, and its alternatives are 1, 2, 3, ... likewise. */
+static void fake_logprobs(const struct engine_request *r, const uint32_t *ids, int n)
+{
+	struct token_logprob lp[FAKE_MAX * (ENGINE_MAX_LOGPROBS + 1)];
+	int at = 0;
+
+	for (int i = 0; i < n; i++)
+		for (int k = 0; k <= r->top_logprobs; k++) {
+			uint32_t id = k ? (uint32_t)k : ids[i];
+			lp[at++] = (struct token_logprob){id, -(float)id / 8};
+		}
+	r->on_logprobs(r->arg, lp, n);
+}
+
 static void *fake_run(void *arg)
 {
 	int me = (int)(intptr_t)arg, at = 0;
@@ -36,6 +50,8 @@ static void *fake_run(void *arg)
 
 	while (at < fake.n_ids && at < r.max_tokens && !atomic_load(&fake.cancelled[me])) {
 		int n = fake.n_ids - at < fake.group ? fake.n_ids - at : fake.group;
+		if (r.on_logprobs)
+			fake_logprobs(&r, fake.ids + at, n);
 		r.on_tokens(r.arg, fake.ids + at, n);
 		at += n;
 		usleep(fake.pause_us);

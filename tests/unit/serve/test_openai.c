@@ -13,236 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include "daemon/base/loop.h"
-#include "daemon/base/metrics.h"
-#include "serve/chat.h"
-#include "serve/http.h"
-#include "serve/openai_live.h"
-#include "tests/unit/serve/fake_engine.h"
-#include "tests/unit/serve/vectors.h"
-
-static struct {
-	struct tokenizer *tokenizer;
-	struct loop *loop;
-	struct metrics *metrics;
-	struct openai *openai;
-	struct http *http;
-	pthread_t thread;
-	uint32_t byte_id[256];
-	uint32_t script[4096];
-} t;
-
-static void *run_loop(void *arg)
-{
-	(void)arg;
-	(void)loop_run(t.loop);
-	return NULL;
-}
-
-static int setup(void **state)
-{
-	struct openai_options o = {.calls = &fake_calls, .domains = "tools,code", .tenant_key = "0123456789abcdef0123456789abcde"};
-	struct http_options h = {.listen = "127.0.0.1:0", .max_body = 1 << 16, .max_headers = 4096, .handle = openai_handle};
-	const struct chat_template *chat;
-	struct errtext e = {""};
-
-	(void)state;
-	t.tokenizer = toy_tokenizer();
-	memset(t.byte_id, 0xff, sizeof t.byte_id);
-	for (uint32_t i = 0; i < tokenizer_vocab(t.tokenizer); i++) {
-		size_t n;
-		const char *p = tokenizer_token(t.tokenizer, i, &n);
-		if (n == 1)
-			t.byte_id[(uint8_t)*p] = i;
-	}
-	if (chat_select(NULL, 0, "chatml", &chat, &e) < 0 || loop_new(&t.loop) < 0)
-		return -1;
-	t.metrics = metrics_new();
-	o.loop = t.loop;
-	o.metrics = t.metrics;
-	o.model = (struct openai_model){t.tokenizer, chat, "org/toy", 4 << 20};
-	if (openai_new(&o, &t.openai, &e) < 0)
-		return -1;
-	h.ctx = t.openai;
-	if (http_new(t.loop, &h, &t.http, &e) < 0)
-		return -1;
-	fake_reset();
-	return pthread_create(&t.thread, NULL, run_loop, NULL);
-}
-
-static void stop_loop(void *arg)
-{
-	(void)arg;
-	loop_stop(t.loop);
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	fake_reset();
-	if (loop_post(t.loop, stop_loop, NULL) < 0)
-		return -1;
-	pthread_join(t.thread, NULL);
-	http_free(t.http);
-	openai_free(t.openai);
-	loop_free(t.loop);
-	metrics_free(t.metrics);
-	tokenizer_free(t.tokenizer);
-	return 0;
-}
-
-/* --- client --- */
-
-static int dial(void)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)http_port(t.http)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct timeval limit = {20, 0};
-	int fd = socket(AF_INET, SOCK_STREAM, 0), small = 4096;
-
-	(void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-	(void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-	assert_int_equal(0, connect(fd, (struct sockaddr *)&a, sizeof a));
-	return fd;
-}
-
-static void ask(int fd, const char *method, const char *path, const char *headers, const char *body)
-{
-	char *text = NULL;
-	int n = asprintf(&text, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sContent-Length: %zu\r\n\r\n%s", method, path, headers,
-			 strlen(body), body);
-
-	assert_int_equal(n, send(fd, text, (size_t)n, MSG_NOSIGNAL));
-	free(text);
-}
-
-struct answer {
-	int status;
-	char *head, *body; /* body unchunked */
-};
-
-static void unchunk(char *p)
-{
-	char *out = p;
-
-	for (;;) {
-		char *end;
-		size_t n = strtoul(p, &end, 16);
-		if (n == 0 || strncmp(end, "\r\n", 2) != 0)
-			break;
-		memmove(out, end + 2, n);
-		out += n;
-		p = end + 2 + n + 2;
-	}
-	*out = 0;
-}
-
-static struct answer hear(int fd)
-{
-	size_t cap = 1 << 22, n = 0;
-	char *text = malloc(cap + 1);
-	struct answer a = {0, NULL, NULL};
-	ssize_t got;
-
-	while (n < cap && (got = recv(fd, text + n, cap - n, 0)) > 0)
-		n += (size_t)got;
-	text[n] = 0;
-	close(fd);
-	a.head = text;
-	a.body = strstr(text, "\r\n\r\n");
-	assert_non_null(a.body);
-	*a.body = 0;
-	a.body += 4;
-	assert_int_equal(1, sscanf(text, "HTTP/1.1 %d", &a.status));
-	if (strstr(text, "Transfer-Encoding: chunked"))
-		unchunk(a.body);
-	return a;
-}
-
-static struct answer call_with(const char *method, const char *path, const char *headers, const char *body)
-{
-	int fd = dial();
-
-	ask(fd, method, path, headers, body);
-	return hear(fd);
-}
-
-static struct answer post(const char *path, const char *body)
-{
-	return call_with("POST", path, "", body);
-}
-
-static json_t *parsed(struct answer a)
-{
-	json_t *j = json_loads(a.body, 0, NULL);
-
-	if (!j)
-		fail_msg("not JSON: %s", a.body);
-	free(a.head);
-	return j;
-}
-
-static void say(const char *text)
-{
-	fake.n_ids = 0;
-	for (; *text; text++) {
-		assert_int_not_equal(UINT32_MAX, t.byte_id[(uint8_t)*text]);
-		t.script[fake.n_ids++] = t.byte_id[(uint8_t)*text];
-	}
-	fake.ids = t.script;
-}
-
-/* Walks a stream: text of choice 0 into out; number of data lines, or fails. */
-static int walk(const char *body, char *out, char *reason, json_t **ret_usage)
-{
-	const char *p = body;
-	int n = 0;
-
-	*out = *reason = 0;
-	while (*p) {
-		const char *end = strstr(p, "\n\n");
-		json_t *j, *c;
-		const char *s;
-		assert_non_null(end);
-		assert_int_equal(0, strncmp(p, "data: ", 6));
-		n++;
-		if (strncmp(p, "data: [DONE]\n\n", 14) == 0) {
-			assert_int_equal(0, p[14]);
-			return n;
-		}
-		j = json_loadb(p + 6, (size_t)(end - p - 6), 0, NULL);
-		assert_non_null(j);
-		c = json_array_get(json_object_get(j, "choices"), 0);
-		s = json_string_value(json_object_get(json_object_get(c, "delta"), "content"));
-		if (!s)
-			s = json_string_value(json_object_get(c, "text"));
-		strcat(out, s ? s : "");
-		s = json_string_value(json_object_get(c, "finish_reason"));
-		strcat(reason, s ? s : "");
-		if (ret_usage && json_object_get(j, "usage")) {
-			assert_int_equal(0, json_array_size(json_object_get(j, "choices")));
-			*ret_usage = json_incref(json_object_get(j, "usage"));
-		}
-		json_decref(j);
-		p = end + 2;
-	}
-	fail_msg("no [DONE] at the end of: %s", body);
-	return n;
-}
-
-static const char CHAT[] = "/v1/chat/completions";
-#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]"
-
-static const char *text_at(const json_t *j, int i)
-{
-	return json_string_value(json_object_get(json_object_get(json_array_get(json_object_get(j, "choices"), (size_t)i), "message"), "content"));
-}
-
-static const char *reason_at(const json_t *j, int i)
-{
-	return json_string_value(json_object_get(json_array_get(json_object_get(j, "choices"), (size_t)i), "finish_reason"));
-}
+#include "tests/unit/serve/api.h"
 
 /* --- tests --- */
 
@@ -287,7 +58,7 @@ static void test_defaults(void **state)
 	say("x");
 	j = parsed(post(CHAT, "{" HI "}"));
 	json_decref(j);
-	j = parsed(post(CHAT, "{" HI ",\"max_tokens\":3,\"max_completion_tokens\":5,\"temperature\":null,\"stop\":null,\"logprobs\":false,\"logit_bias\":{}}"));
+	j = parsed(post(CHAT, "{" HI ",\"max_completion_tokens\":5,\"temperature\":null,\"stop\":null,\"logprobs\":false,\"logit_bias\":{}}"));
 	json_decref(j);
 	assert_true(fake.got[0].sampling.temperature == 1 && fake.got[0].sampling.top_p == 1 && fake.got[0].sampling.top_k == 0);
 	assert_true(fake.got[0].max_tokens > 1000000);
@@ -495,7 +266,9 @@ static void test_bad_requests(void **state)
 		{CHAT, "{" HI ",\"seed\":\"a\"}", 400, "seed"},
 		{CHAT, "{" HI ",\"max_tokens\":0}", 400, "max_tokens"},
 		{CHAT, "{" HI ",\"max_completion_tokens\":-1}", 400, "max_completion_tokens"},
-		{CHAT, "{" HI ",\"n\":9}", 400, "n"},
+		{CHAT, "{" HI ",\"n\":33}", 400, "n"},
+		{CHAT, "{" HI ",\"n\":1000000000000000000000}", 400, NULL},
+		{CHAT, "{" HI ",\"max_tokens\":3,\"max_completion_tokens\":5}", 400, "max_tokens"},
 		{CHAT, "{" HI ",\"n\":true}", 400, "n"},
 		{CHAT, "{" HI ",\"best_of\":2}", 400, "best_of"},
 		{CHAT, "{" HI ",\"stop\":\"\"}", 400, "stop"},
@@ -503,12 +276,30 @@ static void test_bad_requests(void **state)
 		{CHAT, "{" HI ",\"stop\":\"a\\u0000\"}", 400, "stop"},
 		{CHAT, "{" HI ",\"stream\":1}", 400, "stream"},
 		{CHAT, "{" HI ",\"stream_options\":1}", 400, "stream_options"},
-		{CHAT, "{" HI ",\"logprobs\":true}", 400, "logprobs"},
-		{CHAT, "{" HI ",\"logit_bias\":{\"5\":1}}", 400, "logit_bias"},
-		{CHAT, "{" HI ",\"presence_penalty\":0.1}", 400, "presence_penalty"},
+		{CHAT, "{" HI ",\"stream_options\":{\"include_usage\":true}}", 400, "stream_options"},
+		{CHAT, "{" HI ",\"logprobs\":2}", 400, "logprobs"},
+		{CHAT, "{" HI ",\"top_logprobs\":2}", 400, "top_logprobs"},
+		{CHAT, "{" HI ",\"logprobs\":true,\"top_logprobs\":21}", 400, "top_logprobs"},
+		{CHAT, "{" HI ",\"logit_bias\":{\"600\":1}}", 400, "logit_bias"},
+		{CHAT, "{" HI ",\"logit_bias\":{\"-1\":1}}", 400, "logit_bias"},
+		{CHAT, "{" HI ",\"logit_bias\":{\"5\":101}}", 400, "logit_bias"},
+		{CHAT, "{" HI ",\"logit_bias\":{\"5\":1,\"05\":2}}", 400, "logit_bias"},
+		{CHAT, "{" HI ",\"logit_bias\":[1]}", 400, "logit_bias"},
+		{CHAT, "{" HI ",\"presence_penalty\":2.1}", 400, "presence_penalty"},
+		{CHAT, "{" HI ",\"repetition_penalty\":0}", 400, "repetition_penalty"},
 		{CHAT, "{" HI ",\"frequency_penalty\":\"0\"}", 400, "frequency_penalty"},
 		{CHAT, "{" HI ",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format"},
+		{CHAT, "{" HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}", 400, "response_format"},
 		{CHAT, "{" HI ",\"tool_choice\":\"required\"}", 400, "tool_choice"},
+		{CHAT, "{" HI ",\"tool_choice\":\"maybe\"}", 400, "tool_choice"},
+		{CHAT, "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"b\"}}}", 400, "tool_choice"},
+		{CHAT, "{" HI ",\"tools\":[{\"type\":\"retrieval\"}]}", 400, "tools"},
+		{CHAT, "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]}", 400, "tools"},
+		{CHAT, "{" HI ",\"echo\":true}", 400, "echo"},
+		{"/v1/completions", "{\"prompt\":\"a\",\"tools\":[]}", 400, "tools"},
+		{"/v1/completions", "{\"prompt\":\"a\",\"logprobs\":21}", 400, "logprobs"},
+		{"/v1/completions", "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":1}", 400, "echo"},
+		{"/v1/completions", "{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":32}", 400, "n"},
 		{CHAT, "{" HI ",\"tools\":{}}", 400, "tools"},
 		{CHAT, "{" HI ",\"max_tokens\":2000000000}", 400, "messages"},
 		{"/v1/completions", "{}", 400, "prompt"},
@@ -517,7 +308,6 @@ static void test_bad_requests(void **state)
 		{"/v1/completions", "{\"prompt\":[1,-1]}", 400, "prompt"},
 		{"/v1/completions", "{\"prompt\":[600]}", 400, "prompt"},
 		{"/v1/completions", "{\"prompt\":[1,\"a\"]}", 400, "prompt"},
-		{"/v1/completions", "{\"prompt\":\"a\",\"echo\":true}", 400, "echo"},
 		{"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "suffix"},
 		{"/tokenize", "{}", 400, "prompt"},
 		{"/detokenize", "{\"tokens\":[600]}", 400, "tokens"},
@@ -615,10 +405,10 @@ static void test_small_endpoints(void **state)
 	a = call_with("GET", "/v1/models/other", "", "");
 	assert_int_equal(404, a.status);
 	free(a.head);
-	for (int i = 0; i < 3; i++) {
-		a = call_with("GET", i == 0 ? "/health" : i == 1 ? "/healthz" : "/ping", "", "");
+	for (int i = 0; i < 4; i++) {
+		a = call_with("GET", i == 0 ? "/health" : i == 1 ? "/healthz" : i == 2 ? "/ping" : "/ready", "", "");
 		assert_int_equal(200, a.status);
-		assert_string_equal("", a.body);
+		assert_string_equal("{\"status\":\"ready\",\"reasons\":[]}", a.body);
 		free(a.head);
 	}
 	a = call_with("HEAD", "/v1/models", "", "");
@@ -755,5 +545,5 @@ int main(void)
 		cmocka_unit_test(test_a_sweep_frees_nothing_that_is_on_its_way), cmocka_unit_test(test_draining),
 	};
 
-	return cmocka_run_group_tests(tests, setup, teardown);
+	return cmocka_run_group_tests(tests, api_setup, api_teardown);
 }
