@@ -76,16 +76,20 @@ ROOMS.kernels := $(KERNELS) $(BASE)
 ROOMS.serve   := $(SERVE) $(KERNELS) $(SCHEMAS) $(BASE)
 ROOMS.learn   := $(LEARN) $(KERNELS) $(SCHEMAS) $(BASE)
 ROOMS.daemon  := $(DAEMON) $(SCHEMAS) $(BASE)
+LOAD          := $(filter-out tests/bench/load/load.c,$(wildcard tests/bench/load/*.c))
+ROOMS.load    := $(LOAD) $(BASE)
 ROOMS.cross   := $(SERVE) $(LEARN) $(KERNELS) $(SCHEMAS) $(BASE)
 define room_tests
 $(B)/tests/$(1)/%: $(B)/tests/unit/$(1)/%.o $$(call obj,$$(ROOMS.$(1)))
 	@mkdir -p $$(@D)
 	$(CC) $(LDFLAGS) -o $$@ $$(filter %.o,$$^) $(LIBS) -lcmocka
 endef
-$(foreach r,base schemas kernels serve learn daemon cross,$(eval $(call room_tests,$(r))))
+$(foreach r,base schemas kernels serve learn daemon load cross,$(eval $(call room_tests,$(r))))
 # Benches below the programs: build/release/bench/bench_<name>
 $(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS) $(BASE))
 $(B)/bench/bench_decode $(B)/bench/bench_ttt: $(B)/bench/bench_%: $(B)/tests/bench/bench_%.o $(call obj,$(ROOMS.cross))
+# The load generator: build/release/bench/load
+$(B)/bench/load: $(call obj,tests/bench/load/load.c $(ROOMS.load))
 $(B)/bench/%:
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS)
@@ -109,8 +113,9 @@ lint:
 	tests/lint
 fuzz:
 	tests/fuzz/run $(or $(SECONDS_EACH),60)
-bench: all $(B)/bench/bench_kernels $(B)/bench/bench_decode $(B)/bench/bench_ttt
-	tests/bench/run
+BENCHES := bench_kernels bench_decode bench_ttt load
+bench: all $(BENCHES:%=$(B)/bench/%)
+	tests/bench/run $(CELLS)
 help:
 	@sed -n 's/^#   //p' Makefile
 clean:

@@ -75,6 +75,14 @@ def load(folder, seed=1, max_tokens=420):
     return out
 
 
+def write_jsonl(prompts, path):
+    """One {"name","domain","messages"} a line, as the load generator reads them; whole or not at all."""
+    with open(f"{path}.tmp", "w", encoding="utf-8") as f:
+        for p in prompts:
+            f.write(json.dumps({"name": p.name, "domain": p.domain, "messages": p.as_messages()}) + "\n")
+    os.replace(f"{path}.tmp", path)
+
+
 if __name__ == "__main__":
     for name, found in load(sys.argv[1]).items():
         sizes = sorted(p.estimate() for p in found)
