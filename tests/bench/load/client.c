@@ -17,6 +17,8 @@ enum { MAX_EVENT = 1 << 22, MAX_REPLY = 1 << 28, MAX_PIECES = 1 << 20 };
 struct call {
 	struct answer a;
 	struct buf line;
+	struct event_base *base;
+	struct evhttp_connection *to;
 	int status;
 	const char *failed;
 	void (*on_end)(void *arg, struct answer *a);
@@ -136,6 +138,14 @@ static void on_error(enum evhttp_request_error why, void *arg)
 	c->failed = why == EVREQ_HTTP_TIMEOUT ? "timeout" : why == EVREQ_HTTP_EOF ? "closed" : "protocol";
 }
 
+/* evhttp frees no connection that failed by itself, and none may be freed from its own callback. */
+static void free_connection(evutil_socket_t fd, short what, void *to)
+{
+	(void)fd;
+	(void)what;
+	evhttp_connection_free(to);
+}
+
 static void on_done(struct evhttp_request *req, void *arg)
 {
 	struct call *c = arg;
@@ -152,6 +162,7 @@ static void on_done(struct evhttp_request *req, void *arg)
 	else if (!a->ok)
 		(void)snprintf(a->error, sizeof a->error, "no end");
 	a->ok = !a->error[0];
+	(void)event_base_once(c->base, -1, EV_TIMEOUT, free_connection, c->to, &(struct timeval){0, 0});
 	c->on_end(c->arg, a);
 	buf_done(&c->line);
 	free(c);
@@ -211,19 +222,21 @@ int call_start(struct event_base *base, const struct request *q, void (*on_end)(
 		return -ENOMEM;
 	}
 	free(text);
+	c->base = base;
+	c->to = to;
 	c->on_end = on_end;
 	c->arg = arg;
 	c->line = BUF_INIT(MAX_EVENT);
 	c->a.text = BUF_INIT(MAX_EVENT);
 	evhttp_connection_set_timeout(to, q->to->timeout_s);
 	evhttp_connection_set_max_body_size(to, MAX_REPLY);
-	evhttp_connection_free_on_completion(to);
 	evhttp_request_set_chunked_cb(req, on_chunk);
 	evhttp_request_set_error_cb(req, on_error);
 	set_headers(evhttp_request_get_output_headers(req), q);
 	c->a.sent = clock_us();
 	if (evhttp_make_request(to, req, EVHTTP_REQ_POST, "/v1/chat/completions") == 0)
 		return 0;
+	evhttp_connection_free(to);
 	free(c);
 	return -EIO;
 }

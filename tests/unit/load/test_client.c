@@ -168,6 +168,7 @@ static void test_against_a_server(void **state)
 	assert_false(a.ok);
 	assert_true(*a.error);
 	answer_done(&a);
+	(void)event_base_loop(base, EVLOOP_NONBLOCK); /* connections are freed from the loop */
 	event_base_free(base);
 }
 
