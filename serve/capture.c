@@ -2,23 +2,37 @@
  *
  * A row is a position that went through the target and whose next token is known:
  * prompt rows, the root, accepted proposals. The last token of a request never gets
- * one. Nothing is computed for a request that is not traced.
+ * one. Nothing is computed for a request that is not traced. Rows of reused pages are told from
+ * what was kept with the pages; a row that is computed again is not told again.
  */
+#include <stdlib.h>
 #include "serve/engine_core.h"
 #include "serve/tap.h"
 
+bool capture_wanted(struct engine *g, const struct session *s)
+{
+	struct tap_request r = {.traced = !s->req.no_trace};
+	if (!g->o.tap || sizeof(real) != sizeof(float)) /* the double build exists for gradient checks only */
+		return false;
+	snprintf(r.request, sizeof r.request, "%s", s->req.request_id);
+	snprintf(r.conversation, sizeof r.conversation, "%s", s->req.conversation);
+	return tap_traces(g->o.tap, &r);
+}
+
 void capture_begin(struct engine *g, struct session *s)
 {
-	struct tap_request r = {.temperature = s->req.sampling.temperature, .traced = !s->req.no_trace, .k = g->k};
+	struct tap_request r = {.temperature = s->req.sampling.temperature, .traced = s->traced, .k = g->k};
 	if (!g->o.tap)
 		return;
 	snprintf(r.request, sizeof r.request, "%s", s->req.request_id);
 	snprintf(r.conversation, sizeof r.conversation, "%s", s->req.conversation);
 	snprintf(r.domain, sizeof r.domain, "%s", s->req.domain);
 	snprintf(r.tenant, sizeof r.tenant, "%s", s->req.tenant);
+	const struct told_one *told = s->n_told ? told_find(&g->told, told_key(&s->req)) : NULL;
+	if (told)
+		snprintf(r.parent, sizeof r.parent, "%s %d", told->request, s->n_told);
 	s->tap = tap_begin(g->o.tap, &r);
-	/* The double build has no f32 rows to give; it exists for gradient checks only. */
-	s->traced = s->tap >= 0 && tap_wants_rows(g->o.tap, s->tap) && sizeof(real) == sizeof(float);
+	s->traced = s->traced && s->tap >= 0 && tap_wants_rows(g->o.tap, s->tap);
 }
 
 /* The target's distribution after each of n rows, into the capture scratch. */
@@ -33,23 +47,70 @@ static int teacher(struct engine *g, const struct piece *p, int n)
 	return r;
 }
 
+/* False when the tap gave the request up: the rest of it is dropped too. */
+static bool still_traced(struct engine *g, struct session *s)
+{
+	if (s->traced && !tap_wants_rows(g->o.tap, s->tap))
+		s->traced = false;
+	return s->traced;
+}
+
+static const float *feature_row(const struct engine *g, int row)
+{
+	return (const float *)(const void *)(g->features + (size_t)row * (size_t)(N_BOUNDARIES * g->H));
+}
+
+static const float *hidden_row(const struct engine *g, int row)
+{
+	return tap_wants_hidden(g->o.tap) ? (const float *)(const void *)(g->hidden + (size_t)row * (size_t)g->H) : NULL;
+}
+
+/* Rows that are real now stay with their pages as long as those last. */
+static void keep_rows(struct engine *g, const struct piece *p, int n)
+{
+	for (int j = 0; j < n; j++)
+		keep_put(&g->keep, pages_slot(p->s->pages, p->n_past + j), feature_row(g, p->row0 + j), hidden_row(g, p->row0 + j));
+}
+
+int capture_reused(struct engine *g, struct session *s, int n)
+{
+	int told = 0;
+	while (told < n && s->n_told < s->n_kv && still_traced(g, s)) {
+		uint32_t pos[PAGE_TOK], at = pages_slot(s->pages, s->n_told);
+		int rows = PAGE_TOK - s->n_told % PAGE_TOK;
+		for (int j = 0; j < rows; j++)
+			pos[j] = (uint32_t)(s->n_told + j);
+		struct tap_row_group r = {
+			.n = rows, .prompt = true, .ids = s->tokens + s->n_told, .pos = pos,
+			.features16 = g->keep.features + (size_t)at * (size_t)g->keep.W,
+			.hidden16 = g->keep.hidden ? g->keep.hidden + (size_t)at * (size_t)g->keep.H : NULL,
+			.next_token = s->tokens[s->n_told + rows],
+		};
+		tap_rows(g->o.tap, s->tap, &r);
+		s->n_told += rows;
+		told += rows;
+	}
+	return told;
+}
+
 void capture_rows(struct engine *g, const struct piece *p)
 {
 	struct session *s = p->s;
-	if (!s->traced)
+	if (!still_traced(g, s))
 		return;
-	if (!tap_wants_rows(g->o.tap, s->tap)) {
-		s->traced = false; /* dropped: the rest of the request goes with it */
+	int n = p->prefill ? p->n_rows : p->emitted, skip = s->n_told - p->n_past;
+	if (g->keep.W)
+		keep_rows(g, p, n);
+	if (skip >= n) /* recomputed */
 		return;
-	}
 	struct tap_row_group rows = {
-		.n = p->prefill ? p->n_rows : p->emitted, .prompt = p->prefill,
-		.ids = g->tb.ids + p->row0, .pos = g->tb.pos + p->row0,
-		.features = (const float *)(const void *)(g->features + (size_t)p->row0 * (size_t)(N_BOUNDARIES * g->H)),
-		.next_token = s->tokens[p->n_past + (p->prefill ? p->n_rows : p->emitted)],
+		.n = n - skip, .prompt = p->prefill,
+		.ids = g->tb.ids + p->row0 + skip, .pos = g->tb.pos + p->row0 + skip,
+		.features = feature_row(g, p->row0 + skip),
+		.next_token = s->tokens[p->n_past + n],
 	};
-	if (p->prefill && tap_wants_hidden(g->o.tap))
-		rows.hidden = (const float *)(const void *)(g->hidden + (size_t)p->row0 * (size_t)g->H);
+	if (p->prefill)
+		rows.hidden = hidden_row(g, p->row0 + skip);
 	if (!p->prefill) {
 		if (teacher(g, p, rows.n)) {
 			s->traced = false;
@@ -62,12 +123,30 @@ void capture_rows(struct engine *g, const struct piece *p)
 				  s->proposer, s->mixed);
 	}
 	tap_rows(g->o.tap, s->tap, &rows);
+	s->n_told = p->n_past + n;
+}
+
+/* The conversation's next request may go on from the full pages of this one. */
+static void note_told(struct engine *g, const struct session *s)
+{
+	int n = s->n_path, at = s->node;
+	uint64_t *path = n > 0 && prefix_alive(&g->prefix, s->node, s->node_gen) ? malloc((size_t)n * sizeof *path) : NULL;
+	if (!path)
+		return;
+	for (int i = n - 1; i >= 0; i--) {
+		path[i] = g->prefix.nodes[at].path;
+		at = g->prefix.nodes[at].parent;
+	}
+	told_note(&g->told, told_key(&s->req), s->req.request_id, path, n);
+	free(path);
 }
 
 void capture_end(struct engine *g, struct session *s)
 {
 	if (!g->o.tap)
 		return;
+	if (*s->req.conversation && still_traced(g, s) && s->n_told >= s->n_path * PAGE_TOK)
+		note_told(g, s);
 	session_close_parts(s);
 	tap_end(g->o.tap, s->tap, s->parts, s->n_parts);
 }

@@ -1,65 +1,13 @@
 /* The engine's thread, its queue and its commands.
  *
  * A boundary lies between two rounds. There, and only there, commands are obeyed,
- * cancelled requests leave, and waiting ones enter while a seat and all the pages they can
- * need are free. The lock guards the queue, the list of active sessions, the commands and
+ * cancelled requests leave, and waiting ones enter (admit.c). The lock guards the queue, the list of active sessions, the commands and
  * the published numbers; it is never held while anything is computed.
  */
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/base/clock.h"
 #include "serve/engine_core.h"
-
-/* ---- requests, any thread ---- */
-
-int engine_submit(struct engine *g, const struct engine_request *r, uint64_t *ret_handle)
-{
-	struct session *s = NULL;
-	if (r->n_prompt < 1 || r->max_tokens < 1)
-		return -EINVAL;
-	if (r->max_tokens > g->o.max_context || r->n_prompt > g->o.max_context - r->max_tokens ||
-	    pages_for(r->n_prompt + r->max_tokens) > g->pages.n_total)
-		return ENGINE_E_TOO_LONG;
-	for (int i = 0; i < r->n_prompt; i++)
-		if (r->prompt[i] >= (uint32_t)g->V)
-			return -EINVAL;
-	if (r->sampling.n_bias < 0 || r->sampling.n_bias > ENGINE_MAX_BIAS || r->top_logprobs < 0 || r->top_logprobs > ENGINE_MAX_LOGPROBS)
-		return -EINVAL;
-	for (int i = 0; i < r->sampling.n_bias; i++)
-		if (r->sampling.bias[i].id >= (uint32_t)g->V)
-			return -EINVAL;
-	int res = session_new(r, &s);
-	if (res)
-		return res;
-	pthread_mutex_lock(&g->lock);
-	if (g->stop || g->n_waiting >= g->o.max_queue) {
-		res = g->stop ? -ECANCELED : ENGINE_E_FULL;
-	} else {
-		s->handle = ++g->next_handle;
-		*g->waiting_tail = s;
-		g->waiting_tail = &s->next;
-		g->n_waiting++;
-		*ret_handle = s->handle;
-		pthread_cond_signal(&g->wake);
-	}
-	pthread_mutex_unlock(&g->lock);
-	if (res)
-		session_free(s);
-	return res;
-}
-
-void engine_cancel(struct engine *g, uint64_t handle)
-{
-	pthread_mutex_lock(&g->lock);
-	for (struct session *s = g->waiting; s; s = s->next)
-		if (s->handle == handle)
-			atomic_store(&s->cancelled, true);
-	for (int i = 0; i < g->n_active; i++)
-		if (g->active[i]->handle == handle)
-			atomic_store(&g->active[i]->cancelled, true);
-	pthread_cond_signal(&g->wake);
-	pthread_mutex_unlock(&g->lock);
-}
 
 void engine_set_draft_k(struct engine *g, int k)
 {
@@ -72,107 +20,32 @@ void engine_set_draft_k(struct engine *g, int k)
 static void publish(struct engine *g, float round_ms);
 
 /* on_done comes last: whoever hears of it finds the numbers up to date. */
-static void finish(struct engine *g, struct session *s, enum finish why, const char *error)
+void finish(struct engine *g, struct session *s, enum finish why, const char *error)
 {
 	if (s->slot >= 0)
 		draft_drop(g, s);
-	if (s->seat >= 0) {
-		pages_give(&g->pages, s->pages, s->n_pages);
-		g->seat_used[s->seat] = false;
+	if (s->begun)
 		capture_end(g, s);
+	if (s->seat >= 0) {
+		reuse_leave(g, s);
+		g->seat_used[s->seat] = false;
 	}
+	flow_leave(g, s);
 	publish(g, -1);
 	s->req.on_done(s->req.arg, why, &s->stats, error);
 	session_free(s);
 }
 
-static void remove_active(struct engine *g, int i)
+void remove_active(struct engine *g, struct session *s)
 {
-	pthread_mutex_lock(&g->lock);
+	int i = 0;
+	while (g->active[i] != s)
+		i++;
 	memmove(&g->active[i], &g->active[i + 1], (size_t)(g->n_active - i - 1) * sizeof g->active[0]);
 	g->n_active--;
-	pthread_mutex_unlock(&g->lock);
 }
 
-/* Sessions keep their order: it is the order in which prompts get their rows. */
-static void end_session(struct engine *g, struct session *s, enum finish why, const char *error)
-{
-	for (int i = 0; i < g->n_active; i++)
-		if (g->active[i] == s) {
-			remove_active(g, i);
-			finish(g, s, why, error);
-			return;
-		}
-}
-
-static struct session *take_cancelled(struct engine *g)
-{
-	struct session *gone = NULL, **at = &g->waiting;
-	while (*at) {
-		struct session *s = *at;
-		if (!atomic_load(&s->cancelled)) {
-			at = &s->next;
-			continue;
-		}
-		*at = s->next;
-		s->next = gone;
-		gone = s;
-		g->n_waiting--;
-	}
-	g->waiting_tail = at;
-	return gone;
-}
-
-static void reap(struct engine *g)
-{
-	pthread_mutex_lock(&g->lock);
-	struct session *gone = take_cancelled(g);
-	pthread_mutex_unlock(&g->lock);
-	while (gone) {
-		struct session *next = gone->next;
-		finish(g, gone, FINISH_CANCELLED, "");
-		gone = next;
-	}
-	for (int i = g->n_active - 1; i >= 0; i--)
-		if (atomic_load(&g->active[i]->cancelled))
-			end_session(g, g->active[i], FINISH_CANCELLED, "");
-}
-
-static void seat_session(struct engine *g, struct session *s)
-{
-	while (g->seat_used[++s->seat])
-		;
-	g->seat_used[s->seat] = true;
-	if (!s->req.no_draft && g->slots.live >= 0) {
-		s->slot = g->slots.live;
-		s->draft_ok = true;
-		g->slots.s[s->slot].requests++;
-	}
-	capture_begin(g, s);
-}
-
-/* First come, first served: a request that does not fit yet holds back those behind it. */
-static void admit(struct engine *g)
-{
-	for (;;) {
-		pthread_mutex_lock(&g->lock);
-		struct session *s = g->waiting;
-		bool fits = s && g->n_active < g->o.max_seqs && pages_take(&g->pages, s->pages, s->n_pages);
-		if (fits) {
-			g->waiting = s->next;
-			if (!g->waiting)
-				g->waiting_tail = &g->waiting;
-			g->n_waiting--;
-			s->next = NULL;
-			g->active[g->n_active++] = s;
-		}
-		pthread_mutex_unlock(&g->lock);
-		if (!fits)
-			return;
-		seat_session(g, s);
-	}
-}
-
+/* Who moves is marked here and moved when the lock is given back. */
 static int cmd_activate(struct engine *g, const struct cmd *c)
 {
 	int to = -1;
@@ -185,10 +58,7 @@ static int cmd_activate(struct engine *g, const struct cmd *c)
 	uint64_t at = c->deadline_ms ? clock_us() + (uint64_t)c->deadline_ms * 1000 : 0;
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
-		if (c->move_all)
-			draft_move(g, s, to);
-		else
-			s->move_at = s->slot != to ? at : 0;
+		s->move_at = s->slot == to ? 0 : c->move_all ? 1 : at;
 	}
 	return 0;
 }
@@ -197,13 +67,18 @@ static int cmd_activate(struct engine *g, const struct cmd *c)
 static int obey(struct engine *g, const struct cmd *c)
 {
 	enum dtype kv = g->o.f32_kv ? DT_F32 : DT_BF16;
+	int slot, r;
 	switch (c->kind) {
 	case CMD_INSTALL:
-		return slots_install(&g->slots, c->slot, c->load, g->o.dev, g->pages.n_total, PAGE_TOK, kv, c->e);
+		return slots_install(&g->slots, c->slot, c->load, g->o.dev, N_SLOTS * g->pages.n_total, PAGE_TOK, kv, c->e);
 	case CMD_ACTIVATE:
 		return cmd_activate(g, c);
 	case CMD_UNLOAD:
-		return slots_unload(&g->slots, c->version, c->e);
+		slot = slots_find(&g->slots, c->version);
+		r = slots_unload(&g->slots, c->version, c->e);
+		if (!r)
+			pages_forget_draft(&g->pages, slot);
+		return r;
 	}
 	return -EINVAL;
 }
@@ -225,6 +100,19 @@ static int fit_feedback(struct engine *g, const struct slot_load *l)
 	return 0;
 }
 
+static void move_overdue(struct engine *g)
+{
+	uint64_t now = 0;
+	for (int i = 0; i < g->n_active; i++) {
+		struct session *s = g->active[i];
+		if (!s->move_at)
+			continue;
+		now = now ? now : clock_us();
+		if (now >= s->move_at)
+			draft_move(g, s, g->slots.live);
+	}
+}
+
 static void run_commands(struct engine *g)
 {
 	for (;;) {
@@ -242,22 +130,14 @@ static void run_commands(struct engine *g)
 		int r = stopping ? -ECANCELED : c->kind == CMD_INSTALL ? fit_feedback(g, c->load) : 0;
 		pthread_mutex_lock(&g->lock);
 		c->result = r ? r : obey(g, c);
+		if (c->kind == CMD_ACTIVATE) {
+			pthread_mutex_unlock(&g->lock);
+			move_overdue(g); /* draft KV comes along: nothing to do under the lock */
+			pthread_mutex_lock(&g->lock);
+		}
 		c->done = true;
 		pthread_cond_broadcast(&g->answered);
 		pthread_mutex_unlock(&g->lock);
-	}
-}
-
-static void move_overdue(struct engine *g)
-{
-	uint64_t now = 0;
-	for (int i = 0; i < g->n_active; i++) {
-		struct session *s = g->active[i];
-		if (!s->move_at)
-			continue;
-		now = now ? now : clock_us();
-		if (now >= s->move_at)
-			draft_move(g, s, g->slots.live);
 	}
 }
 
@@ -266,6 +146,13 @@ static void publish(struct engine *g, float round_ms)
 	pthread_mutex_lock(&g->lock);
 	struct engine_status *p = &g->pub;
 	p->tokens_prompt = g->sum.prompt;
+	p->prefix_asked = g->sum.asked;
+	p->prefix_reused = g->sum.reused;
+	p->evictions = g->prefix.evicted;
+	p->preemptions = g->sum.preempted;
+	p->pages = g->pages.n_total;
+	p->pages_free = g->pages.n_free;
+	p->pages_cached = g->prefix.n_idle;
 	p->tokens_generated = g->sum.generated;
 	p->rounds = g->sum.rounds;
 	p->proposing_rounds = g->sum.proposing;
@@ -288,16 +175,24 @@ static void one_round(struct engine *g)
 {
 	uint64_t start = clock_us();
 	int r = round_run(g);
-	publish(g, (float)(clock_us() - start) / 1e3f);
-	for (int i = 0; i < g->n_pieces; i++)
-		if (g->pieces[i].done)
-			end_session(g, g->pieces[i].s, g->pieces[i].why, r ? "the model could not be run" : "");
+	double ms = (double)(clock_us() - start) / 1e3;
+	publish(g, (float)ms);
+	budget_learn(&g->budget, g->n_decode_rows, g->n_prompt_rows, ms);
+	for (int i = 0; i < g->n_pieces; i++) {
+		struct piece *p = &g->pieces[i];
+		if (!p->done)
+			continue;
+		pthread_mutex_lock(&g->lock);
+		remove_active(g, p->s);
+		pthread_mutex_unlock(&g->lock);
+		finish(g, p->s, p->why, r ? "the model could not be run" : "");
+	}
 }
 
 static bool wait_for_work(struct engine *g)
 {
 	pthread_mutex_lock(&g->lock);
-	while (!g->stop && !g->cmds && !g->waiting && !g->n_active)
+	while (!g->stop && !g->cmds && !g->waiting && !g->resting && !g->n_active)
 		pthread_cond_wait(&g->wake, &g->lock);
 	bool go = !g->stop;
 	pthread_mutex_unlock(&g->lock);
@@ -320,6 +215,8 @@ void *engine_main(void *arg)
 	run_commands(g);
 	pthread_mutex_lock(&g->lock);
 	for (struct session *s = g->waiting; s; s = s->next)
+		atomic_store(&s->cancelled, true);
+	for (struct session *s = g->resting; s; s = s->next)
 		atomic_store(&s->cancelled, true);
 	for (int i = 0; i < g->n_active; i++)
 		atomic_store(&g->active[i]->cancelled, true);

@@ -18,7 +18,13 @@ struct tap;
 struct dev;
 struct llama;
 
-enum { ENGINE_MAX_K = 8, ENGINE_MAX_SEQS = 32 };
+enum { ENGINE_MAX_K = 8, ENGINE_MAX_SEQS = 32, ENGINE_MAX_PRIORITY = 2 };
+
+enum prefix_sharing {
+	PREFIX_OFF,    /* nothing is kept after a request */
+	PREFIX_TENANT, /* a tenant's prefixes serve that tenant; those without a key are one tenant */
+	PREFIX_ALL,    /* one tree for everybody: whether another tenant sent a prefix shows in the latency */
+};
 
 struct engine_options {
 	struct dev *dev;          /* borrowed */
@@ -27,8 +33,10 @@ struct engine_options {
 	int max_seqs;             /* decoded together, 1..32 */
 	int max_queue;            /* waiting */
 	int max_context;          /* tokens a request */
-	int kv_tokens;            /* budget over all sequences */
-	int prefill_chunk;        /* prompt rows a round */
+	int kv_tokens;            /* budget over all sequences and kept prefixes */
+	enum prefix_sharing prefix; /* whose prefixes are reused */
+	int prefill_chunk;        /* prompt rows a round, when nobody decodes */
+	double slowdown;          /* a round that decodes may take this many times one without prompts; 0 = 2 */
 	int draft_k;              /* 1..ENGINE_MAX_K */
 	uint64_t eog_ids[8]; int n_eog;
 	char target_fp[65];
@@ -59,6 +67,7 @@ struct token_logprob { uint32_t id; float logprob; };
 struct request_stats { /* usage.redraft */
 	uint32_t rounds, proposed, accepted, proposing_rounds;
 	uint32_t versions[8]; int n_versions; /* in order of use; 0 = plain */
+	uint32_t cached; /* prompt tokens that were not computed again */
 };
 
 struct engine_request {
@@ -70,7 +79,7 @@ struct engine_request {
 	bool no_trace;  /* opted out */
 	char request_id[64], conversation[65], domain[32], tenant[65];
 	char client[80];      /* who shares fairly with whom: key or address; "" = nobody */
-	int priority;         /* larger goes first; 0 = normal */
+	int priority;         /* -ENGINE_MAX_PRIORITY..: larger goes first, see admit.c; 0 = normal */
 	uint64_t deadline_us; /* clock_us() past which nobody waits for it; 0 = none */
 	/* When set, called right before on_tokens for the same n tokens: 1 + top_logprobs entries a
 	 * token, the token itself first, then the likeliest in order. */
@@ -89,6 +98,9 @@ int MUSTCHECK engine_new(const struct engine_options *o, struct engine **ret, st
 struct engine *engine_free(struct engine *g); /* cancels what runs, joins the thread */
 int MUSTCHECK engine_submit(struct engine *g, const struct engine_request *r, uint64_t *ret_handle);
 void engine_cancel(struct engine *g, uint64_t handle); /* on_done follows; unknown = no-op */
+/* From now on submit answers -ECANCELED; what has not begun is cancelled at once, what runs
+ * at until_us (clock_us()). on_done tells. */
+void engine_drain(struct engine *g, uint64_t until_us);
 
 /* Slots (serve/slots.c): four. engine_load reads, packs and warms on the calling
  * thread, off the decode path, then installs at a round boundary; ret_sha is the hash
@@ -101,8 +113,11 @@ int MUSTCHECK engine_unload(struct engine *g, uint32_t version, struct errtext *
 struct engine_slot { uint32_t version; char state[12]; char weights_sha[65]; int requests; };
 struct engine_status {
 	uint32_t live, previous;
-	int running, waiting, draft_k;
+	int running, waiting, draft_k; /* waiting: those that lost their pages included */
+	int pages, pages_free, pages_cached; /* of PAGE_TOK tokens; cached: held by no request */
 	struct engine_slot slots[4];
+	uint64_t prefix_asked, prefix_reused; /* prompt tokens of all requests; those of them not computed again */
+	uint64_t evictions, preemptions;      /* pages thrown out; requests that lost theirs and were recomputed */
 	uint64_t tokens_prompt, tokens_generated, rounds, proposing_rounds, proposed, accepted;
 	uint64_t accepted_at[ENGINE_MAX_K], proposed_at[ENGINE_MAX_K];
 	double round_ms_p50, round_ms_p95, max_gap_ms; /* over the last 1,024 rounds */

@@ -1,20 +1,31 @@
 /* Internal to the engine: its whole state, and the steps of a round.
  *
- * engine.c owns the thread, the queue and the commands; propose.c, round.c,
- * capture.c are the round. Everything below `---- engine thread ----` is touched by
+ * engine.c owns the thread and the commands, admit.c the queue; room.c and reuse.c hand out
+ * pages, budget.c says how many prompt rows a round may take; propose.c, round.c, capture.c are the round. Everything below `---- engine thread ----` is touched by
  * that thread only and is sized once, in engine_new.
  */
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
 #include "kernels/model/llama.h"
+#include "serve/budget.h"
 #include "serve/engine.h"
+#include "serve/keep.h"
 #include "serve/pages.h"
+#include "serve/prefix.h"
 #include "serve/sample.h"
 #include "serve/session.h"
 #include "serve/slots.h"
+#include "serve/told.h"
 
-enum { ENGINE_RING = 1024 };
+enum { ENGINE_RING = 1024, N_FLOWS = 256 };
+
+/* The account of one client at one priority (admit.c). */
+struct flow {
+	uint64_t client;
+	int priority, users; /* users: its requests that wait or run; 0 = may be forgotten */
+	double vtime;        /* what it had, by its weight */
+};
 
 /* One session's rows in the current target batch. */
 struct piece {
@@ -57,11 +68,13 @@ struct engine {
 
 	pthread_mutex_t lock;
 	pthread_cond_t wake, answered;
-	bool stop;
-	uint64_t next_handle;
-	struct session *waiting, **waiting_tail;
+	bool stop, draining;
+	uint64_t drain_until, next_handle;
+	struct session *waiting, **waiting_tail; /* new ones, as they came */
 	int n_waiting;
-	struct session *active[ENGINE_MAX_SEQS]; /* changed under the lock, by the engine only */
+	struct session *resting; /* those that lost their pages, by rank; changed by the engine only */
+	int n_resting;
+	struct session *active[ENGINE_MAX_SEQS]; /* by rank; changed under the lock, by the engine only */
 	int n_active;
 	struct cmd *cmds, **cmds_tail;
 	struct slots slots; /* reserve and abandon under the lock */
@@ -73,11 +86,18 @@ struct engine {
 	/* ---- engine thread ---- */
 	struct kv_pool kv;
 	struct pages pages;
+	struct prefix prefix;
+	struct keep keep;
+	struct told told;
+	struct budget budget;
+	struct flow flows[N_FLOWS];
+	double vnow; /* of the flow last admitted */
 	bool seat_used[ENGINE_MAX_SEQS];
 	struct sampler *sampler;
 	struct rows tb, db; /* target batch, draft batch */
 	struct piece pieces[ENGINE_MAX_SEQS];
 	int n_pieces;
+	int n_decode_rows, n_prompt_rows; /* of this round's batch */
 	int k;              /* chain length of this round */
 	real *features, *hidden, *logits; /* [max_rows,3H] [max_rows,H] [max logits,V] */
 	real *d_features;                 /* [max_rows,3H] gathered for a draft */
@@ -85,10 +105,39 @@ struct engine {
 	int Hd;                           /* width the four were made for, 0 = not made */
 	uint32_t *cap_ids; float *cap_val, *cap_lse; /* [max logits,topk] for the tap */
 	float round_gap_ms;
-	struct { uint64_t prompt, generated, rounds, proposing, proposed, accepted, at[ENGINE_MAX_K], prop_at[ENGINE_MAX_K]; } sum;
+	struct { uint64_t asked, reused, preempted, prompt, generated, rounds, proposing, proposed, accepted, at[ENGINE_MAX_K], prop_at[ENGINE_MAX_K]; } sum;
 };
 
 void *engine_main(void *engine); /* engine.c: the thread */
+void finish(struct engine *g, struct session *s, enum finish why, const char *error);
+/* Out of active, which keeps its order. */
+void remove_active(struct engine *g, struct session *s);
+
+/* admit.c: new and resting sessions take seats while there are seats and pages. */
+void admit(struct engine *g);
+/* Cancelled, overdue and drained ones leave. */
+void reap(struct engine *g);
+void flow_charge(struct engine *g, const struct session *s, double cost);
+void flow_leave(struct engine *g, struct session *s);
+
+/* room.c: pages for the rows of the coming round. */
+void room_plan(struct engine *g);
+/* n more pages at the end of s's table, evicting what is idle; false and nothing taken when there are not so many. */
+bool room_take(struct engine *g, struct session *s, int n);
+/* s gives up its pages and its seat and rests until they come back. */
+void room_preempt(struct engine *g, struct session *s);
+
+/* reuse.c: sessions and the prefix tree. */
+/* Pages for all that s has to read, as many of them as possible from the tree; false: not now. */
+bool reuse_enter(struct engine *g, struct session *s);
+void reuse_leave(struct engine *g, struct session *s); /* every page goes back */
+/* Before a round: prompts go on from pages that others finished; reused pages get their draft KV, the tap their rows. */
+void reuse_prepare(struct engine *g);
+/* Not yet: nothing of it may be run in this round. */
+bool reuse_preparing(const struct session *s);
+void reuse_commit(struct engine *g, struct session *s); /* after a round: full pages enter the tree */
+/* s drafts from another slot now: its draft KV comes along from `from`'s plane. */
+void reuse_carry(struct engine *g, struct session *s, int from);
 
 /* propose.c: chains for every decoding session that can have one; fills s->proposed. */
 void propose_all(struct engine *g);
@@ -109,6 +158,13 @@ void rows_add(struct rows *b, uint32_t id, int pos, const uint32_t *pages);
 void rows_seq(struct rows *b, const uint32_t *pages, int n_past, int n_rows);
 
 /* capture.c: what the tap hears. */
+static inline uint64_t told_key(const struct engine_request *r)
+{
+	return told_hash(r->conversation) ^ told_hash(r->tenant) << 1;
+}
+bool capture_wanted(struct engine *g, const struct session *s); /* would it be traced? */
 void capture_begin(struct engine *g, struct session *s);
+/* Rows of reused pages that the tap does not have yet, at most n of them; how many. */
+int capture_reused(struct engine *g, struct session *s, int n);
 void capture_rows(struct engine *g, const struct piece *p);
 void capture_end(struct engine *g, struct session *s);

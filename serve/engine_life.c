@@ -32,6 +32,8 @@ static int check(const struct engine_options *o, struct errtext *e)
 		return errtext_set(e, -EINVAL, "max_seqs %d is outside 1..%d", o->max_seqs, ENGINE_MAX_SEQS);
 	if (o->draft_k < 1 || o->draft_k > ENGINE_MAX_K)
 		return errtext_set(e, -EINVAL, "draft_k %d is outside 1..%d", o->draft_k, ENGINE_MAX_K);
+	if (o->slowdown != 0 && !(o->slowdown >= 1))
+		return errtext_set(e, -EINVAL, "slowdown %g is below 1", o->slowdown);
 	if (o->prefill_chunk < 1 || o->max_queue < 1 || o->max_context < 2)
 		return errtext_set(e, -EINVAL, "prefill_chunk, max_queue and max_context must be positive");
 	if (o->kv_tokens < PAGE_TOK)
@@ -79,6 +81,12 @@ static int start(struct engine *g, struct errtext *e)
 	}
 	r = pages_init(&g->pages, n_pages);
 	if (!r)
+		r = prefix_init(&g->prefix, &g->pages);
+	if (!r)
+		r = told_init(&g->told, 8 * (size_t)n_pages);
+	if (!r && g->o.tap && g->o.prefix != PREFIX_OFF)
+		r = keep_init(&g->keep, n_pages * PAGE_TOK, N_BOUNDARIES * g->H, tap_wants_hidden(g->o.tap) ? g->H : 0);
+	if (!r)
 		r = alloc_arrays(g);
 	if (r)
 		return errtext_set(e, r, "no memory for the engine's arrays");
@@ -101,6 +109,8 @@ int engine_new(const struct engine_options *o, struct engine **ret, struct errte
 	g->V = llama_cfg(o->target)->V;
 	g->H = llama_cfg(o->target)->H;
 	g->max_rows = o->max_seqs * (ENGINE_MAX_K + 1) + o->prefill_chunk;
+	g->max_rows = g->max_rows > PAGE_TOK ? g->max_rows : PAGE_TOK; /* rebuilding goes page by page */
+	g->budget.slowdown = o->slowdown > 0 ? o->slowdown : 2;
 	g->k = o->draft_k;
 	atomic_init(&g->draft_k, o->draft_k);
 	g->waiting_tail = &g->waiting;
@@ -136,6 +146,9 @@ struct engine *engine_free(struct engine *g)
 		d->ops->free(d, arrays[i]);
 	if (g->kv.n_pages)
 		d->ops->kv_free(d, &g->kv);
+	keep_done(&g->keep);
+	told_done(&g->told);
+	prefix_done(&g->prefix);
 	pages_done(&g->pages);
 	sampler_free(g->sampler);
 	rows_free(&g->tb);
@@ -238,7 +251,7 @@ void engine_status(struct engine *g, struct engine_status *ret)
 	pthread_mutex_lock(&g->lock);
 	struct engine_status s = g->pub;
 	s.running = g->n_active;
-	s.waiting = g->n_waiting;
+	s.waiting = g->n_waiting + g->n_resting;
 	s.live = g->slots.live < 0 ? 0 : g->slots.s[g->slots.live].version;
 	s.previous = g->slots.previous < 0 ? 0 : g->slots.s[g->slots.previous].version;
 	for (int i = 0; i < N_SLOTS; i++) {

@@ -42,11 +42,13 @@ void draft_move(struct engine *g, struct session *s, int to)
 	}
 	if (!s->draft_ok && !untouched)
 		return; /* without draft KV for its past it stays plain */
+	int from = s->slot;
 	leave_slot(g, s);
 	s->slot = to;
 	s->draft_ok = true;
 	s->mixed = s->mixed || !untouched;
 	g->slots.s[to].requests++;
+	reuse_carry(g, s, from);
 }
 
 static bool ends_text(const struct engine *g, const struct session *s, uint32_t id)
@@ -60,7 +62,8 @@ static bool ends_text(const struct engine *g, const struct session *s, uint32_t 
 /* How many proposals could still be served: the round itself emits one token more. */
 static int chain_want(const struct engine *g, const struct session *s)
 {
-	int most = session_left(s) - 1;
+	int most = session_left(s) - 1, room = session_room(s);
+	most = most < room ? most : room;
 	return most < g->k ? most : g->k;
 }
 
@@ -90,7 +93,7 @@ static void propose_slot(struct engine *g, int slot)
 	int n = 0, turn = 0;
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
-		if (s->slot != slot || session_prefilling(s) || s->first == DRAFT_NONE || chain_want(g, s) < 1)
+		if (s->slot != slot || session_prefilling(s) || reuse_preparing(s) || s->first == DRAFT_NONE || chain_want(g, s) < 1)
 			continue;
 		s->proposed[0] = s->first;
 		s->n_proposed = 1;
@@ -103,8 +106,8 @@ static void propose_slot(struct engine *g, int slot)
 		rows_reset(b);
 		for (int i = 0; i < n; i++) {
 			int pos = on[i]->n_kv - 1 + have;
-			rows_add(b, on[i]->proposed[have - 1], pos, on[i]->pages);
-			rows_seq(b, on[i]->pages, pos, 1);
+			rows_add(b, on[i]->proposed[have - 1], pos, on[i]->draft_pages);
+			rows_seq(b, on[i]->draft_pages, pos, 1);
 		}
 		struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs};
 		int bad = sl->kind->step(sl->x, &g->slots.kv, &r, g->chain[turn], next);
@@ -134,6 +137,12 @@ void propose_all(struct engine *g)
 
 /* ---- after the forward ---- */
 
+/* An ended request's page that just became full goes into the tree: its draft KV is worth having. */
+static bool fills_page(const struct piece *p)
+{
+	return p->n_past / PAGE_TOK < p->s->n_kv / PAGE_TOK;
+}
+
 /* Rows of the target batch as one draft batch: pairs (f_t, x_{t+1}) at position t. */
 static int gather_rows(struct engine *g, int slot, struct session **on, uint32_t *last_rows)
 {
@@ -142,17 +151,17 @@ static int gather_rows(struct engine *g, int slot, struct session **on, uint32_t
 	for (int i = 0; i < g->n_pieces; i++) {
 		struct piece *p = &g->pieces[i];
 		struct session *s = p->s;
-		if (p->done || s->slot != slot)
+		if ((p->done && !fills_page(p)) || s->slot != slot)
 			continue;
 		int n = p->prefill ? p->n_rows : p->emitted;
 		for (int j = 0; j < n; j++) {
 			int t = p->n_past + j;
 			b->gather[b->M] = (uint32_t)(p->row0 + j);
-			rows_add(b, s->tokens[t + 1], t, s->pages);
+			rows_add(b, s->tokens[t + 1], t, s->draft_pages);
 		}
 		on[b->n_seqs] = s;
-		last_rows[b->n_seqs] = session_prefilling(s) ? UINT32_MAX : (uint32_t)(b->M - 1);
-		rows_seq(b, s->pages, p->n_past, n);
+		last_rows[b->n_seqs] = p->done || session_prefilling(s) ? UINT32_MAX : (uint32_t)(b->M - 1);
+		rows_seq(b, s->draft_pages, p->n_past, n);
 	}
 	return b->M;
 }

@@ -1,14 +1,16 @@
 /* One round: propose, one forward of the target over every session's rows, verify,
  * extend the drafts, hand out the tokens.
  *
- * Decoding sessions bring their root and their chain; prompts bring up to prefill_chunk
- * rows a round between them, first come first served. A row's logits do not
+ * Decoding sessions bring their root and their chain; prompts share what budget.c gives them:
+ * a quarter goes to the first in rank, the rest to those with the least left to read, so that a short prompt
+ * does not wait for a long one and a long one does not wait for ever. A row's logits do not
  * depend on who else is in the batch (kernels/ops.h), so neither do the tokens.
  */
 #include <string.h>
 #include "daemon/base/clock.h"
 #include "serve/engine_core.h"
 #include "serve/logprobs.h"
+#include "serve/tap.h"
 #include "serve/verify.h"
 
 void rows_reset(struct rows *b)
@@ -40,33 +42,66 @@ static void add_piece(struct engine *g, struct session *s, int row0, int n_logit
 	rows_seq(b, s->pages, s->n_kv, p->n_rows);
 }
 
+/* Rows of each prompt in this round, by place in g->active. */
+static void share(struct engine *g, int budget, int give[static ENGINE_MAX_SEQS])
+{
+	struct session *on[ENGINE_MAX_SEQS];
+	int first = -1;
+	for (int i = 0; i < g->n_active; i++) {
+		struct session *s = g->active[i];
+		on[i] = session_prefilling(s) && !reuse_preparing(s) ? s : NULL;
+		give[i] = 0;
+		first = first < 0 && on[i] ? i : first;
+	}
+	if (first < 0 || budget < 1)
+		return;
+	int left = on[first]->n_fill - on[first]->n_kv, quarter = (budget + 3) / 4;
+	give[first] = left < quarter ? left : quarter;
+	budget -= give[first];
+	while (budget > 0) {
+		int best = -1, least = 0;
+		for (int i = 0; i < g->n_active; i++) {
+			int rest = on[i] ? on[i]->n_fill - on[i]->n_kv - give[i] : 0;
+			if (rest > 0 && (best < 0 || rest < least))
+				best = i, least = rest;
+		}
+		if (best < 0)
+			return;
+		int n = least < budget ? least : budget;
+		give[best] += n;
+		budget -= n;
+	}
+}
+
 static void build_batch(struct engine *g)
 {
 	struct rows *b = &g->tb;
-	int budget = g->o.prefill_chunk;
+	int give[ENGINE_MAX_SEQS];
 	rows_reset(b);
 	g->n_pieces = 0;
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
 		int row0 = b->M;
-		if (session_prefilling(s))
+		if (session_prefilling(s) || reuse_preparing(s))
 			continue;
 		rows_add(b, s->tokens[s->n_kv], s->n_kv, s->pages);
 		for (int j = 0; j < s->n_proposed; j++)
 			rows_add(b, s->proposed[j], s->n_kv + 1 + j, s->pages);
 		add_piece(g, s, row0, b->M - row0);
 	}
-	for (int i = 0; i < g->n_active && budget > 0; i++) {
+	g->n_decode_rows = b->M;
+	share(g, budget_rows(&g->budget, b->M, g->o.prefill_chunk), give);
+	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
-		int row0 = b->M, n = s->n_prompt - s->n_kv;
-		if (n <= 0)
+		int row0 = b->M;
+		if (!give[i])
 			continue;
-		n = n < budget ? n : budget;
-		for (int j = 0; j < n; j++)
+		for (int j = 0; j < give[i]; j++)
 			rows_add(b, s->tokens[s->n_kv + j], s->n_kv + j, s->pages);
-		add_piece(g, s, row0, s->n_kv + n == s->n_prompt ? 1 : 0);
-		budget -= n;
+		/* what is read again already has its next token */
+		add_piece(g, s, row0, s->n_kv + give[i] == s->n_tokens ? 1 : 0);
 	}
+	g->n_prompt_rows = b->M - g->n_decode_rows;
 }
 
 static bool features_wanted(const struct engine *g)
@@ -77,10 +112,11 @@ static bool features_wanted(const struct engine *g)
 	return false;
 }
 
+/* Of prompt rows, and of generated ones too, which will be prompt rows of the next request. */
 static bool hidden_wanted(const struct engine *g)
 {
 	for (int i = 0; i < g->n_pieces; i++)
-		if (g->pieces[i].prefill && g->pieces[i].s->traced)
+		if (g->pieces[i].s->traced && tap_wants_hidden(g->o.tap))
 			return true;
 	return false;
 }
@@ -88,6 +124,8 @@ static bool hidden_wanted(const struct engine *g)
 static int forward(struct engine *g)
 {
 	struct rows *b = &g->tb;
+	if (!b->M)
+		return 0;
 	struct llama_batch lb = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
 				 .logit_rows = b->logit_rows, .n_logits = b->n_logits};
 	return llama_forward(g->o.target, &g->kv, &lb, features_wanted(g) ? g->features : NULL,
@@ -124,9 +162,10 @@ static void settle(struct engine *g, struct piece *p)
 	struct ending arg = {g, s};
 	if (p->prefill) {
 		s->n_kv += p->n_rows;
-		g->sum.prompt += (uint64_t)p->n_rows;
+		flow_charge(g, s, p->n_rows);
 		if (p->logit0 < 0)
 			return;
+		g->sum.prompt += (uint64_t)s->n_prompt;
 	}
 	int position = p->prefill ? s->n_kv : s->n_kv + 1;
 	int len = p->prefill ? 0 : s->n_proposed;
@@ -138,6 +177,7 @@ static void settle(struct engine *g, struct piece *p)
 	p->emitted = v.n;
 	p->accepted = v.accepted;
 	g->sum.generated += (uint64_t)v.n;
+	flow_charge(g, s, 2.0 * v.n);
 	if (!p->prefill) {
 		s->n_kv += v.n; /* the root and all emitted tokens but the last have been run */
 		count(g, s, v.accepted);
@@ -160,6 +200,8 @@ int round_run(struct engine *g)
 {
 	g->round_gap_ms = 0;
 	g->k = atomic_load_explicit(&g->draft_k, memory_order_relaxed);
+	reuse_prepare(g);
+	room_plan(g);
 	propose_all(g);
 	build_batch(g);
 	int r = forward(g);
@@ -173,5 +215,7 @@ int round_run(struct engine *g)
 		capture_rows(g, &g->pieces[i]);
 	}
 	extend_all(g);
+	for (int i = 0; i < g->n_pieces; i++)
+		reuse_commit(g, g->pieces[i].s);
 	return 0;
 }

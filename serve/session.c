@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/base/clock.h"
-#include "serve/pages.h"
 #include "serve/session.h"
 
 int session_new(const struct engine_request *r, struct session **ret)
@@ -19,12 +18,14 @@ int session_new(const struct engine_request *r, struct session **ret)
 		return -ENOMEM;
 	s->req = *r;
 	s->n_prompt = s->n_tokens = r->n_prompt;
+	s->n_fill = r->n_prompt;
 	int most = r->n_prompt + r->max_tokens;
-	s->n_pages = pages_for(most);
+	s->cap_pages = pages_for(most + SESSION_SLACK);
 	s->tokens = malloc((size_t)most * sizeof *s->tokens);
-	s->pages = malloc((size_t)s->n_pages * sizeof *s->pages);
+	s->pages = malloc((size_t)s->cap_pages * sizeof *s->pages);
+	s->draft_pages = malloc((size_t)s->cap_pages * sizeof *s->draft_pages);
 	s->bias = malloc(((size_t)r->sampling.n_bias + 1) * sizeof *s->bias);
-	if (!s->tokens || !s->pages || !s->bias) {
+	if (!s->tokens || !s->pages || !s->draft_pages || !s->bias) {
 		session_free(s);
 		return -ENOMEM;
 	}
@@ -34,7 +35,8 @@ int session_new(const struct engine_request *r, struct session **ret)
 		memcpy(s->bias, r->sampling.bias, (size_t)r->sampling.n_bias * sizeof *s->bias);
 	s->req.sampling.bias = s->bias;
 	s->slot = s->tap = -1;
-	s->seat = -1;
+	s->seat = s->flow = -1;
+	s->node = -1;
 	s->first = DRAFT_NONE;
 	s->born_us = clock_us();
 	*ret = s;
@@ -48,6 +50,7 @@ struct session *session_free(struct session *s)
 	free(s->tokens);
 	free(s->bias);
 	free(s->pages);
+	free(s->draft_pages);
 	free(s);
 	return NULL;
 }

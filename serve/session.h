@@ -2,8 +2,9 @@
  * what is to be told about it afterwards.
  *
  * Names as in eagle3.md §2.1: n_kv rows have been through the target (and have
- * features); tokens[0..n_tokens) are known. While the prompt is read n_tokens =
- * n_prompt; afterwards n_tokens = n_kv + 1, the last one being the root of the next round.
+ * features); tokens[0..n_tokens) are known. Rows up to n_fill are read in chunks: the prompt,
+ * or, of a session that lost its pages, all it had; afterwards n_tokens = n_kv + 1, the last one being
+ * the root of the next round.
  *
  * Threads: made by the submitting thread, then the engine's alone, but for
  * `cancelled`.
@@ -13,19 +14,36 @@
 #include "schemas/round.h"
 #include "serve/draft.h"
 #include "serve/engine.h"
+#include "serve/pages.h"
+
+enum { SESSION_SLACK = 64 /* rows of proposals past the last token there can be */ };
 
 struct session {
-	struct session *next; /* in the queue */
+	struct session *next; /* in a queue */
 	uint64_t handle;
 	atomic_bool cancelled;
 	struct engine_request req; /* prompt points into tokens */
 
 	uint32_t *tokens; /* [n_prompt + max_tokens], owned */
 	struct token_bias *bias; /* owned copy, what req.sampling points to */
-	int n_prompt, n_tokens, n_kv;
-	uint32_t *pages; /* [n_pages], owned */
-	int n_pages;
-	int seat; /* row of the engine's per-sequence arrays */
+	int n_prompt, n_tokens, n_kv, n_fill;
+	uint32_t *pages;       /* [cap_pages] table, owned; n_pages are there */
+	uint32_t *draft_pages; /* the same pages in the plane of its slot */
+	int n_pages, cap_pages;
+	int seat; /* row of the engine's per-sequence arrays, -1 = not running */
+
+	/* scheduling */
+	int flow;       /* whose account it is on (admit.c) */
+	int64_t rank;   /* smaller goes first; never changes */
+	bool begun;     /* it had a seat before */
+
+	/* prefix (reuse.c) */
+	uint64_t salt;
+	int node;          /* where pages[0..n_path) end in the tree, PREFIX_ROOT = nowhere yet */
+	uint32_t node_gen;
+	int n_path;
+	int n_drafted;     /* pages of a reused prefix whose draft KV was seen to */
+	int n_told;        /* rows the tap has, from position 0 on */
 
 	/* drafting */
 	int slot;           /* of the version it drafts with, -1 = plain */
@@ -51,7 +69,18 @@ int MUSTCHECK session_new(const struct engine_request *r, struct session **ret);
 struct session *session_free(struct session *s);
 static inline bool session_prefilling(const struct session *s)
 {
-	return s->n_kv < s->n_prompt;
+	return s->n_kv < s->n_fill;
+}
+/* The table of its slot's plane: one draft pool holds a plane of n_total pages a slot. */
+static inline void session_point(struct session *s, int n_total)
+{
+	for (int i = 0; i < s->n_pages; i++)
+		s->draft_pages[i] = s->pages[i] + (uint32_t)((s->slot < 0 ? 0 : s->slot) * n_total);
+}
+/* Positions that its pages cover beyond the root of the next round: room for proposals. */
+static inline int session_room(const struct session *s)
+{
+	return s->n_pages * PAGE_TOK - s->n_kv - 1;
 }
 /* Tokens it may still emit. */
 static inline int session_left(const struct session *s)

@@ -163,11 +163,16 @@ static bool sampled_in(const struct tap *t, const struct tap_request *r)
 	return (double)(h >> 11) * 0x1p-53 < t->o.sample;
 }
 
+bool tap_traces(const struct tap *t, const struct tap_request *r)
+{
+	return r->traced && t->producer && atomic_load(&t->enabled) && sampled_in(t, r);
+}
+
 int tap_begin(struct tap *t, const struct tap_request *r)
 {
 	int i = 0;
 
-	if (!r->traced || !t->producer || !atomic_load(&t->enabled) || !sampled_in(t, r)) {
+	if (!tap_traces(t, r)) {
 		count(&t->skipped);
 		return NO_SLOT;
 	}
@@ -190,7 +195,7 @@ int tap_begin(struct tap *t, const struct tap_request *r)
 }
 
 /* f32 to bf16 and f16, in blocks of a fixed size that the compiler vectorises. */
-static void to_bf16(uint16_t *restrict out, const float *restrict in, size_t n)
+void tap_to_bf16(uint16_t *restrict out, const float *restrict in, size_t n)
 {
 	size_t i = 0;
 
@@ -219,7 +224,7 @@ static void to_logprob(uint16_t *out, const float *in, size_t n)
 static bool push_rows(struct tap *t, int handle, const struct slot *s, const struct tap_row_group *g, int from, int n)
 {
 	size_t H = (size_t)t->o.H_t, K = g->prompt ? 0 : (size_t)t->o.topk, rows = (size_t)n, at = (size_t)from;
-	bool hidden = g->prompt && g->hidden && t->o.prompt_hidden;
+	bool hidden = g->prompt && (g->features ? g->hidden != NULL : g->hidden16 != NULL) && t->o.prompt_hidden;
 	struct msg_rows *m = tap_ring_reserve(&t->ring, sizeof *m + rows * (8 + 4 * K + 6 * H + (hidden ? 2 * H : 2 * K)));
 
 	if (!m)
@@ -235,9 +240,14 @@ static bool push_rows(struct tap *t, int handle, const struct slot *s, const str
 	if (K)
 		memcpy(w + 2 * rows, g->topk_ids + at * K, 4 * rows * K);
 	uint16_t *h = (uint16_t *)(void *)(w + (2 + K) * rows);
-	to_bf16(h, g->features + at * 3 * H, rows * 3 * H);
-	if (hidden)
-		to_bf16(h + rows * 3 * H, g->hidden + at * H, rows * H);
+	if (g->features)
+		tap_to_bf16(h, g->features + at * 3 * H, rows * 3 * H);
+	else
+		memcpy(h, g->features16 + at * 3 * H, rows * 6 * H);
+	if (hidden && g->features)
+		tap_to_bf16(h + rows * 3 * H, g->hidden + at * H, rows * H);
+	else if (hidden)
+		memcpy(h + rows * 3 * H, g->hidden16 + at * H, rows * 2 * H);
 	if (K)
 		to_logprob(h + rows * 3 * H, g->topk_logprob + at * K, rows * K);
 	published(t);
@@ -408,6 +418,7 @@ static void take_begin(struct tap *t, struct open *o, const struct msg_begin *m)
 	memcpy(meta.target_fp, t->o.target_fp, sizeof meta.target_fp);
 	printable(meta.request, sizeof meta.request, m->r.request);
 	printable(meta.conversation, sizeof meta.conversation, m->r.conversation);
+	printable(meta.parent, sizeof meta.parent, m->r.parent);
 	printable(meta.domain, sizeof meta.domain, m->r.domain);
 	printable(meta.tenant, sizeof meta.tenant, m->r.tenant);
 	memcpy(meta.producer, t->uuid, sizeof meta.producer);

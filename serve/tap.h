@@ -30,9 +30,11 @@ struct tap_options {
 int MUSTCHECK tap_new(const struct tap_options *o, struct tap **ret, struct errtext *e);
 struct tap *tap_free(struct tap *t); /* flushes for at most 2 s */
 
-struct tap_request { char request[64], conversation[65], domain[32], tenant[65]; float temperature; bool traced; int k; };
+/* parent: "REQUEST ROWS" when rows [0,ROWS) are an earlier request's of the conversation, or "" */
+struct tap_request { char request[64], conversation[65], parent[96], domain[32], tenant[65]; float temperature; bool traced; int k; };
 
 /* Engine side; each returns at once. handle: small integer the engine keeps per session. */
+bool tap_traces(const struct tap *t, const struct tap_request *r); /* would it be, as things are? request and conversation matter */
 int tap_begin(struct tap *t, const struct tap_request *r); /* handle >= 0, or -1: not traced (full) */
 /* What the engine asks before it does any work for the tap. */
 bool tap_wants_rows(const struct tap *t, int handle); /* sampled in, capture on, nothing dropped yet */
@@ -43,9 +45,11 @@ struct tap_row_group {    /* consecutive rows of one request */
 	const uint32_t *ids, *pos;
 	const float *features;   /* [n,3*H_t] */
 	const float *hidden;     /* [n,H_t] post-norm, prompt rows, or NULL */
+	const uint16_t *features16, *hidden16; /* the same as bf16, when features is NULL */
 	const uint32_t *topk_ids; const float *topk_logprob; /* [n,topk], generated rows */
 	uint32_t next_token;     /* the token after the last row */
 };
+void tap_to_bf16(uint16_t *restrict out, const float *restrict in, size_t n); /* as records round */
 void tap_rows(struct tap *t, int handle, const struct tap_row_group *g);
 /* A round that starts at row position row_pos proposed ids[0..len), of which accepted were taken. */
 void tap_round(struct tap *t, int handle, uint32_t row_pos, const uint32_t *ids, int len, int accepted, uint32_t version, bool mixed_kv);
