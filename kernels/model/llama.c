@@ -13,6 +13,8 @@
 struct block {
 	struct weight qkv, o, gu, down;
 	real *norm_attn, *norm_mlp; /* [H] */
+	real *bias;                 /* [nq + 2 nkv], or NULL */
+	real *norm_q, *norm_k;      /* [hd], or NULL */
 };
 
 struct llama {
@@ -73,6 +75,24 @@ static int load_block(struct llama *m, const struct tensor_source *s, int layer,
 	return r;
 }
 
+/* What Qwen2 and Qwen3 add to a block. */
+static int load_extras(struct llama *m, const struct tensor_source *s, int layer, enum dtype type, struct errtext *e)
+{
+	const struct llama_config *c = &m->c;
+	struct block *b = &m->blocks[layer];
+	char text[3][80];
+	int nq = c->n_head * c->hd, nkv = c->n_kv * c->hd, r = 0;
+	for (int i = 0; i < 3; i++)
+		snprintf(text[i], sizeof text[i], "model.layers.%d.self_attn.%c_proj.bias", layer, "qkv"[i]);
+	if (c->qkv_bias)
+		r = model_load_vectors(m->d, s, 3, (const char *const[]){text[0], text[1], text[2]}, (const int[]){nq, nkv, nkv}, type, &b->bias, e);
+	for (int i = 0; !r && c->qk_norm && i < 2; i++) {
+		snprintf(text[i], sizeof text[i], "model.layers.%d.self_attn.%c_norm.weight", layer, "qk"[i]);
+		r = model_load_vector(m->d, s, text[i], c->hd, type, i ? &b->norm_k : &b->norm_q, e);
+	}
+	return r;
+}
+
 static int load_all(struct llama *m, const struct tensor_source *s, enum dtype type, struct errtext *e)
 {
 	const struct llama_config *c = &m->c;
@@ -82,8 +102,10 @@ static int load_all(struct llama *m, const struct tensor_source *s, enum dtype t
 		r = model_load_stacked(m->d, s, 1, &head, &c->V, c->H, type, &m->head, e);
 	if (!r)
 		r = model_load_vector(m->d, s, "model.norm.weight", c->H, type, &m->norm, e);
-	for (int l = 0; !r && l < c->n_layer; l++)
+	for (int l = 0; !r && l < c->n_layer; l++) {
 		r = load_block(m, s, l, type, e);
+		r = r ? r : load_extras(m, s, l, type, e);
+	}
 	return r;
 }
 
@@ -127,6 +149,9 @@ struct llama *llama_free(struct llama *m)
 		o->weight_free(m->d, &b->down);
 		o->free(m->d, b->norm_attn);
 		o->free(m->d, b->norm_mlp);
+		o->free(m->d, b->bias);
+		o->free(m->d, b->norm_q);
+		o->free(m->d, b->norm_k);
 	}
 	o->weight_free(m->d, &m->embedding);
 	o->weight_free(m->d, &m->head);
@@ -174,6 +199,29 @@ static int cut_scratch(struct llama *m, int M, int n_logits, struct views *v)
 
 #define TRY(call) do { int r_ = (call); if (r_) return r_; } while (0)
 
+/* Each head's values are a row of their own to rmsnorm: by rows when they are few (decoding), by heads when they are many. */
+static int norm_heads(struct dev *d, real *x, int ld, int n_head, int hd, const real *g, real eps, int M)
+{
+	if (M < n_head)
+		for (int m = 0; m < M; m++)
+			TRY(d->ops->rmsnorm(d, x + (size_t)m * (size_t)ld, hd, NULL, x + (size_t)m * (size_t)ld, hd, g, eps, n_head, hd));
+	else
+		for (int h = 0; h < n_head; h++)
+			TRY(d->ops->rmsnorm(d, x + h * hd, ld, NULL, x + h * hd, ld, g, eps, M, hd));
+	return 0;
+}
+
+static int qkv_extras(struct llama *m, const struct block *w, real *qkv, int ld, int M)
+{
+	const struct llama_config *c = &m->c;
+	for (int i = 0; w->bias && i < M; i++)
+		TRY(m->d->ops->add(m->d, qkv + (size_t)i * (size_t)ld, w->bias, (size_t)ld));
+	if (!w->norm_q)
+		return 0;
+	TRY(norm_heads(m->d, qkv, ld, c->n_head, c->hd, w->norm_q, c->rms_eps, M));
+	return norm_heads(m->d, qkv + c->n_head * c->hd, ld, c->n_kv, c->hd, w->norm_k, c->rms_eps, M);
+}
+
 static int block_forward(struct llama *m, struct kv_pool *kv, int layer, const struct llama_batch *b, const struct views *v)
 {
 	const struct llama_config *c = &m->c;
@@ -183,6 +231,7 @@ static int block_forward(struct llama *m, struct kv_pool *kv, int layer, const s
 	int H = c->H, M = b->M, nq = c->n_head * c->hd, nkv = c->n_kv * c->hd, ld = nq + 2 * nkv;
 	TRY(o->rmsnorm(d, v->xn, H, NULL, v->x, H, w->norm_attn, c->rms_eps, M, H));
 	TRY(o->linear(d, v->qkv, ld, &w->qkv, v->xn, H, M, false));
+	TRY(qkv_extras(m, w, v->qkv, ld, M));
 	TRY(o->rope(d, v->qkv, ld, c->n_head + c->n_kv, c->hd, b->pos, m->inv_freq, m->mscale, M, false));
 	TRY(o->kv_write(d, kv, layer, v->qkv + nq, v->qkv + nq + nkv, ld, b->slots, M));
 	TRY(o->attn(d, v->attn, nq, v->qkv, ld, kv, layer, b->seqs, b->n_seqs, c->n_head, (real)(1 / sqrt(c->hd))));

@@ -1,6 +1,7 @@
 /* The target: a Llama-type decoder over ops.h, with boundary features tapped.
  *
- * Source: Hugging Face Llama semantics. Weights are packed once at load, qkv and
+ * Source: Hugging Face semantics of Llama, Qwen2 (biases on q, k, v) and Qwen3 (q and k of
+ * each head normalised before RoPE). Weights are packed once at load, qkv and
  * gate/up fused. A forward runs any mix of sequences' rows (decode, verify,
  * prefill chunks) as one batch; a row's result never depends on its neighbours.
  * Threads: one at a time, the dev's owner.
@@ -14,6 +15,8 @@ struct llama_config {
 	struct rope_config rope;
 	int max_ctx;
 	bool tied;                    /* lm_head is the embedding */
+	bool qkv_bias;                /* Qwen2 */
+	bool qk_norm;                 /* Qwen3 */
 	int boundaries[N_BOUNDARIES]; /* strictly increasing, in 0..n_layer */
 };
 

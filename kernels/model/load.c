@@ -26,25 +26,26 @@ int model_get(const struct tensor_source *s, const char *name, int rows, int col
 	return 0;
 }
 
-int model_load_vector(struct dev *d, const struct tensor_source *s, const char *name, int n,
-		      enum dtype type, real **ret, struct errtext *e)
+int model_load_vectors(struct dev *d, const struct tensor_source *s, int n, const char *const *names,
+		       const int *sizes, enum dtype type, real **ret, struct errtext *e)
 {
-	struct tensor_view v;
-	int r = model_get(s, name, 1, n, &v, e);
-	if (r)
-		return r;
-	real *host = malloc((size_t)n * sizeof *host);
-	real *dev = d->ops->alloc(d, (size_t)n * sizeof *dev);
-	if (!host || !dev) {
-		r = errtext_set(e, -ENOMEM, "out of memory for tensor %s", name);
-		goto out;
+	int total = 0, at = 0, r = 0;
+	for (int i = 0; i < n; i++)
+		total += sizes[i];
+	real *host = malloc((size_t)total * sizeof *host);
+	real *dev = d->ops->alloc(d, (size_t)total * sizeof *dev);
+	if (!host || !dev)
+		r = errtext_set(e, -ENOMEM, "out of memory for tensor %s", names[0]);
+	for (int i = 0; !r && i < n; i++) {
+		struct tensor_view v;
+		r = model_get(s, names[i], 1, sizes[i], &v, e);
+		for (int j = 0; !r && j < sizes[i]; j++) {
+			float f = v.type == DT_BF16 ? bf16_to_f32(((const uint16_t *)v.data)[j]) : ((const float *)v.data)[j];
+			host[at++] = (real)(type == DT_BF16 ? bf16_to_f32(f32_to_bf16(f)) : f);
+		}
 	}
-	for (int i = 0; i < n; i++) {
-		float f = v.type == DT_BF16 ? bf16_to_f32(((const uint16_t *)v.data)[i]) : ((const float *)v.data)[i];
-		host[i] = (real)(type == DT_BF16 ? bf16_to_f32(f32_to_bf16(f)) : f);
-	}
-	r = d->ops->upload(d, dev, host, (size_t)n * sizeof *dev);
-out:
+	if (!r)
+		r = d->ops->upload(d, dev, host, (size_t)total * sizeof *dev);
 	free(host);
 	if (r) {
 		d->ops->free(d, dev);
@@ -52,6 +53,12 @@ out:
 	}
 	*ret = dev;
 	return 0;
+}
+
+int model_load_vector(struct dev *d, const struct tensor_source *s, const char *name, int n,
+		      enum dtype type, real **ret, struct errtext *e)
+{
+	return model_load_vectors(d, s, 1, &name, &n, type, ret, e);
 }
 
 int model_load_stacked(struct dev *d, const struct tensor_source *s, int n, const char *const *names,

@@ -8,6 +8,9 @@ int MUSTCHECK model_get(const struct tensor_source *s, const char *name, int row
 /* A norm vector as reals on the device, rounded to `type` as a weight would be. */
 int MUSTCHECK model_load_vector(struct dev *d, const struct tensor_source *s, const char *name, int n,
 				enum dtype type, real **ret, struct errtext *e);
+/* n vectors end to end, likewise. */
+int MUSTCHECK model_load_vectors(struct dev *d, const struct tensor_source *s, int n, const char *const *names,
+				 const int *sizes, enum dtype type, real **ret, struct errtext *e);
 /* n matrices with the same K stacked by rows into one packed weight. */
 int MUSTCHECK model_load_stacked(struct dev *d, const struct tensor_source *s, int n, const char *const *names,
 				 const int *rows, int K, enum dtype type, struct weight *ret, struct errtext *e);

@@ -28,11 +28,13 @@ static inline void default_boundaries(int n_layer, int ret[N_BOUNDARIES])
 	ret[2] = n_layer - 3;
 }
 
+enum { ROPE_MAX_FACTORS = 256 }; /* widest head / 2 */
 struct rope_config {
 	double theta;
-	enum { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } kind;
+	enum { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS } kind;
 	double factor, low_freq_factor, high_freq_factor, orig_max; /* llama3, linear, yarn */
 	double beta_fast, beta_slow, mscale, mscale_all_dim;        /* yarn */
+	float factors[ROPE_MAX_FACTORS];                            /* [hd/2], each frequency's divisor (GGUF's rope_freqs) */
 };
 /* inv_freq [hd/2] and the factor on cos and sin (eagle3.md §1.5) */
 void rope_table(const struct rope_config *c, int hd, real *ret_inv_freq, real *ret_mscale);

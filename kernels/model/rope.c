@@ -3,7 +3,8 @@
  *
  * llama3 keeps short wavelengths, stretches long ones by `factor` and blends
  * between; yarn ramps between the two over the dimension index; linear divides
- * every frequency (the same as dividing positions).
+ * every frequency (the same as dividing positions); factors divides each by its own
+ * (how GGUF files write llama3 down).
  */
 #include <math.h>
 #include "kernels/model/model.h"
@@ -61,6 +62,8 @@ void rope_table(const struct rope_config *c, int hd, real *ret_inv_freq, real *r
 			f = llama3_freq(c, f);
 		else if (c->kind == ROPE_LINEAR)
 			f /= c->factor;
+		else if (c->kind == ROPE_FACTORS)
+			f /= (double)c->factors[i];
 		ret_inv_freq[i] = (real)f;
 	}
 	*ret_mscale = 1;

@@ -1,5 +1,6 @@
-/* The two models against PyTorch (tests/reference/llama), and what serving leans on.
+/* The two models against PyTorch and transformers (tests/reference/llama), and what serving leans on.
  *
+ * Llama, Qwen2 and Qwen3 equal transformers' own: features, logits, and the greedy continuation token by token.
  * Features, hidden states and logits of a tiny Llama for each RoPE kind, tied and not, within
  * 3e-6 of the largest; an EAGLE-3 chain of five proposals likewise, rows with real features and
  * fed-back ones. On every path this CPU has: rows are the same bits however the run is cut and
@@ -33,7 +34,7 @@ static float formula(const char *name, size_t i, int cols)
 	return (float)(strstr(name, "norm") ? 1 + 0.4 * v : v * 2 / sqrt(cols) * 1.7);
 }
 
-struct source { float *held; bool draft; const char *hide, *bend; };
+struct source { float *held; bool draft; const char *hide, *bend; int hd; /* 0: HD */ };
 
 static void shape_of(const struct source *s, const char *name, int *rows, int *cols)
 {
@@ -43,9 +44,15 @@ static void shape_of(const struct source *s, const char *name, int *rows, int *c
 			eagle3_tensor_shape(&e, (enum eagle3_tensor)t, rows, cols);
 			return;
 		}
-	*rows = strstr(name, "norm") ? 1 : strstr(name, "embed") || strstr(name, "lm_head") ? V : strstr(name, "q_proj") ? NH * HD :
-		strstr(name, "k_proj") || strstr(name, "v_proj") ? NKV * HD : strstr(name, "gate") || strstr(name, "up_proj") ? I : H;
-	*cols = strstr(name, "o_proj") ? NH * HD : strstr(name, "down") ? I : H;
+	int hd = s->hd ? s->hd : HD;
+	if (strstr(name, "bias") || strstr(name, "q_norm") || strstr(name, "k_norm")) {
+		*rows = 1;
+		*cols = strstr(name, "norm") ? hd : strstr(name, "q_proj") ? NH * hd : NKV * hd;
+		return;
+	}
+	*rows = strstr(name, "norm") ? 1 : strstr(name, "embed") || strstr(name, "lm_head") ? V : strstr(name, "q_proj") ? NH * hd :
+		strstr(name, "k_proj") || strstr(name, "v_proj") ? NKV * hd : strstr(name, "gate") || strstr(name, "up_proj") ? I : H;
+	*cols = strstr(name, "o_proj") ? NH * hd : strstr(name, "down") ? I : H;
 }
 
 static int get(void *ctx, const char *name, struct tensor_view *ret, struct errtext *e)
@@ -93,7 +100,7 @@ static struct llama *load(struct dev *d, int kind, enum dtype type)
 
 static float *expected(const char *want, int n)
 {
-	FILE *f = fopen("tests/reference/llama/vectors.bin", "rb");
+	FILE *f = fopen(strncmp(want, "hf_", 3) ? "tests/reference/llama/vectors.bin" : "tests/reference/llama/transformers.bin", "rb");
 	char name[64];
 	int count;
 	assert_non_null(f);
@@ -188,6 +195,62 @@ static void test_reference(void **state)
 	}
 }
 
+static struct llama *load_kind(struct dev *d, int kind, enum dtype type)
+{
+	struct llama_config c = config(kind ? ROPE_DEFAULT : ROPE_LLAMA3);
+	struct source s = {.hd = kind == 1 ? 8 : 12};
+	struct tensor_source ts = {.get = get, .ctx = &s};
+	struct llama *m = NULL;
+	struct errtext e = {0};
+	c.hd = s.hd;
+	c.tied = kind != 2;
+	c.qkv_bias = kind == 1;
+	c.qk_norm = kind == 2;
+	if (llama_load(d, &c, &ts, type, &m, &e))
+		fail_msg("%s", e.text);
+	free(s.held);
+	return m;
+}
+
+static const char *const kind_names[] = {"hf_llama", "hf_qwen2", "hf_qwen3"};
+enum { MORE = 8 };
+
+static void test_transformers(void **state)
+{
+	(void)state;
+	for (int k = 0; k < 3; k++) {
+		struct dev *d = NULL;
+		struct run r;
+		char name[64];
+		assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
+		struct llama *m = load_kind(d, k, DT_F32);
+		run_init(&r, d, L, NKV, llama_cfg(m)->hd);
+		forward(&r, m, 0, N);
+		snprintf(name, sizeof name, "%s.features", kind_names[k]);
+		close_to(name, r.features, N * 3 * H);
+		snprintf(name, sizeof name, "%s.logits", kind_names[k]);
+		close_to(name, r.logits, N * V);
+		snprintf(name, sizeof name, "%s.greedy", kind_names[k]);
+		float *want = expected(name, MORE);
+		uint32_t id = 11, zero = 0;
+		for (int i = 0; i < MORE; i++) {
+			uint32_t pos = (uint32_t)(N + i), slot = pos < 32 ? 3 * 32 + pos : 1 * 32 + pos - 32;
+			real logits[V];
+			struct attn_seq s = {.pages = r.pages, .n_past = (int)pos, .n_rows = 1};
+			struct llama_batch b = {.M = 1, .ids = &id, .pos = &pos, .slots = &slot, .seqs = &s, .n_seqs = 1, .logit_rows = &zero, .n_logits = 1};
+			assert_int_equal(llama_forward(m, &r.kv, &b, NULL, NULL, logits), 0);
+			id = 0;
+			for (uint32_t v = 1; v < V; v++)
+				id = logits[v] > logits[id] ? v : id;
+			assert_int_equal(id, (uint32_t)want[i]);
+		}
+		free(want);
+		run_done(&r);
+		llama_free(m);
+		dev_free(d);
+	}
+}
+
 static void test_same_bits(void **state)
 {
 	(void)state;
@@ -198,11 +261,12 @@ static void test_same_bits(void **state)
 				struct run whole, cut;
 				if (dev_cpu_new(threads, isa, &d))
 					continue; /* not on this CPU */
-				struct llama *m = load(d, ROPE_DEFAULT, bf16 ? DT_BF16 : DT_F32);
-				run_init(&whole, d, L, NKV, HD);
+				struct llama *m = load_kind(d, bf16 + threads - 1, bf16 ? DT_BF16 : DT_F32);
+				int hd = llama_cfg(m)->hd;
+				run_init(&whole, d, L, NKV, hd);
 				forward(&whole, m, 0, N);
 				for (int step = 1; step <= 8; step++) {
-					run_init(&cut, d, L, NKV, HD);
+					run_init(&cut, d, L, NKV, hd);
 					for (int i = 0; i < N; i += step)
 						forward(&cut, m, i, N - i < step ? N - i : step);
 					assert_memory_equal(cut.logits, whole.logits, N * V * sizeof(real));
@@ -335,7 +399,7 @@ static void test_refused(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_chain),
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_transformers), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_chain),
 					   cmocka_unit_test(test_unpack), cmocka_unit_test(test_refused)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
