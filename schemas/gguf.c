@@ -165,7 +165,7 @@ static int take_tensor(struct cursor *c, struct gguf_tensor *t, uint64_t *ret_of
 	if (c->short_read || overflow || t->rows == 0 || t->cols == 0 || t->rows > INT_MAX || t->cols > INT_MAX)
 		return errtext_set(e, -EINVAL, "GGUF tensor %.*s: bad dimensions", (int)t->name.len, t->name.p);
 	if (!gguf_block_values(t->type))
-		return errtext_set(e, -EINVAL, "GGUF tensor %.*s has type %s (%u); readable are F32, F16, BF16, Q8_0, Q4_0, Q4_1",
+		return errtext_set(e, -EINVAL, "GGUF tensor %.*s has type %s (%u); readable are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K",
 				   (int)(t->name.len < 80 ? t->name.len : 80), t->name.p, gguf_type_name(t->type), t->type);
 	if (t->cols % gguf_block_values(t->type))
 		return errtext_set(e, -EINVAL, "GGUF tensor %.*s: rows of %llu values are not whole blocks", (int)t->name.len, t->name.p,
@@ -175,7 +175,7 @@ static int take_tensor(struct cursor *c, struct gguf_tensor *t, uint64_t *ret_of
 
 static int place_tensor(struct gguf_tensor *t, uint64_t offset, uint64_t alignment, const uint8_t *data, size_t n_data, struct errtext *e)
 {
-	/* rows, cols < 2^31, block at most 34 bytes of 32 values or 4 of 1: no overflow */
+	/* rows, cols < 2^31, blocks of at most 210 bytes */
 	uint64_t bytes = t->rows * (t->cols / gguf_block_values(t->type)), per = gguf_block_bytes(t->type);
 
 	if (offset % alignment || __builtin_mul_overflow(bytes, per, &bytes) || bytes > n_data || offset > n_data - bytes)

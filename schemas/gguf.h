@@ -1,7 +1,7 @@
 /* GGUF v3 reader: metadata, tokenizer arrays, tensors expanded to bf16.
  *
  * mmap'd; every count, length and offset is checked before use. Types F32, F16,
- * BF16, Q8_0, Q4_0, Q4_1; others are refused by name. Arch `llama` stores the q and k
+ * BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K; others are refused by name. Arch `llama` stores the q and k
  * rows of each head interleaved: gguf_read_hf gives them back in Hugging Face order. A
  * name that is no Hugging Face name is looked up as it stands ("rope_freqs.weight").
  */

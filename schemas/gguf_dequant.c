@@ -3,9 +3,12 @@
  *   Q8_0  f16 d, 32 x i8            value = d q
  *   Q4_0  f16 d, 16 bytes           value = d (q - 8)
  *   Q4_1  f16 d, f16 m, 16 bytes    value = d q + m
+ *   Q5_0  f16 d, 32 bits, 16 bytes  value = d (q - 16)
+ *   Q5_1  f16 d, f16 m, the same    value = d q + m
+ *   Q2_K ... Q6_K                   gguf_dequant_k.c
  *
  * In the 4-bit kinds byte j holds value j in its low and value j + 16 in its high
- * half. A block has 16 possible values, so these are rounded to bf16 once and
+ * half; in the 5-bit kinds bit j of the 32 is the fifth of value j. A 4-bit block has 16 possible values, so these are rounded to bf16 once and
  * looked up 32 times. d q is exact in f32; the one sum rounds to f32 first, so
  * the result equals that of any reference that dequantises to f32.
  */
@@ -17,37 +20,22 @@
 
 enum { BLOCK = 32 };
 
+static const struct {
+	uint16_t values, bytes; /* of a block */
+} kinds[] = {
+	[GT_F32] = {1, 4},      [GT_F16] = {1, 2},      [GT_BF16] = {1, 2},     [GT_Q4_0] = {BLOCK, 18}, [GT_Q4_1] = {BLOCK, 20},
+	[GT_Q5_0] = {BLOCK, 22}, [GT_Q5_1] = {BLOCK, 24}, [GT_Q8_0] = {BLOCK, 34}, [GT_Q2_K] = {256, 84},  [GT_Q3_K] = {256, 110},
+	[GT_Q4_K] = {256, 144}, [GT_Q5_K] = {256, 176}, [GT_Q6_K] = {256, 210},
+};
+
 size_t gguf_block_values(uint32_t type)
 {
-	switch (type) {
-	case GT_F32:
-	case GT_F16:
-	case GT_BF16:
-		return 1;
-	case GT_Q4_0:
-	case GT_Q4_1:
-	case GT_Q8_0:
-		return BLOCK;
-	}
-	return 0;
+	return type < sizeof kinds / sizeof kinds[0] ? kinds[type].values : 0;
 }
 
 size_t gguf_block_bytes(uint32_t type)
 {
-	switch (type) {
-	case GT_F32:
-		return 4;
-	case GT_F16:
-	case GT_BF16:
-		return 2;
-	case GT_Q4_0:
-		return 18;
-	case GT_Q4_1:
-		return 20;
-	case GT_Q8_0:
-		return 34;
-	}
-	return 0;
+	return type < sizeof kinds / sizeof kinds[0] ? kinds[type].bytes : 0;
 }
 
 const char *gguf_type_name(uint32_t type)
@@ -103,6 +91,19 @@ static void expand_q8(const uint8_t *p, size_t n, uint16_t *dst)
 	}
 }
 
+static void expand_q5(const uint8_t *p, size_t n, uint16_t *dst, bool has_min)
+{
+	for (size_t b = 0; b < n / BLOCK; b++, p += has_min ? 24 : 22, dst += BLOCK) {
+		const uint8_t *high = p + (has_min ? 4 : 2), *low = high + 4;
+		float d = half_at(p), m = has_min ? half_at(p + 2) : 0;
+		for (int j = 0; j < BLOCK; j++) {
+			int q = (low[j % 16] >> (j / 16 * 4) & 15) | (high[j / 8] >> (j % 8) & 1) << 4;
+			float v = d * (float)(has_min ? q : q - 16);
+			dst[j] = draft_to_bf16(has_min ? v + m : v);
+		}
+	}
+}
+
 void gguf_expand(uint32_t type, const uint8_t *src, size_t n, uint16_t *dst)
 {
 	switch (type) {
@@ -126,8 +127,17 @@ void gguf_expand(uint32_t type, const uint8_t *src, size_t n, uint16_t *dst)
 	case GT_Q4_1:
 		expand_q4(src, n, dst, true);
 		break;
+	case GT_Q5_0:
+		expand_q5(src, n, dst, false);
+		break;
+	case GT_Q5_1:
+		expand_q5(src, n, dst, true);
+		break;
 	case GT_Q8_0:
 		expand_q8(src, n, dst);
+		break;
+	default:
+		gguf_expand_k(type, src, n, dst);
 		break;
 	}
 }

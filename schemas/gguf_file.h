@@ -7,7 +7,10 @@
 #include "schemas/gguf.h"
 
 enum gguf_value { GV_U8, GV_I8, GV_U16, GV_I16, GV_U32, GV_I32, GV_F32, GV_BOOL, GV_STRING, GV_ARRAY, GV_U64, GV_I64, GV_F64, GV_N };
-enum gguf_type { GT_F32 = 0, GT_F16 = 1, GT_Q4_0 = 2, GT_Q4_1 = 3, GT_Q8_0 = 8, GT_BF16 = 30 };
+enum gguf_type {
+	GT_F32 = 0, GT_F16 = 1, GT_Q4_0 = 2, GT_Q4_1 = 3, GT_Q5_0 = 6, GT_Q5_1 = 7, GT_Q8_0 = 8,
+	GT_Q2_K = 10, GT_Q3_K = 11, GT_Q4_K = 12, GT_Q5_K = 13, GT_Q6_K = 14, GT_BF16 = 30,
+};
 
 struct gguf_name { /* into the mapping, not NUL-terminated */
 	const char *p;
@@ -45,3 +48,4 @@ size_t gguf_block_bytes(uint32_t type);
 const char *gguf_type_name(uint32_t type); /* "Q6_K"; "?" when unknown to us */
 /* n values (whole blocks) to bf16, through f32, nearest even. */
 void gguf_expand(uint32_t type, const uint8_t *src, size_t n, uint16_t *dst);
+void gguf_expand_k(uint32_t type, const uint8_t *src, size_t n, uint16_t *dst); /* the 256-value kinds */

@@ -1,6 +1,7 @@
 /* What this proves: metadata of every type is found and nothing else; every tensor of the
  * toy model (all six types, q and k interleaved) equals what tests/fixtures/toy_model.py
- * computed for it, bit for bit; truncated or lying files are refused. With
+ * computed for it, bit for bit; blocks of every quantised type expand as the PyPI package `gguf`
+ * expands them (tests/reference/gguf); truncated or lying files are refused. With
  * REDRAFT_MODEL set to SmolLM2-135M-Instruct.Q4_1.gguf: all its tensors hash to the
  * value that tests/fixtures/gguf_reference.py and the PyPI package `gguf` agree on. */
 #include <setjmp.h>
@@ -13,7 +14,9 @@
 #include <time.h>
 #include "daemon/base/fs.h"
 #include "schemas/draft_config.h"
+#include "schemas/draft_layout.h"
 #include "schemas/gguf.h"
+#include "schemas/gguf_file.h"
 #include "schemas/safetensors.h"
 
 #define SMOLLM2_SHA "26ad3b82c813793c6a59066d38d6cca3741e235e4be6ee949eca1ae33ee67774"
@@ -114,6 +117,40 @@ static void test_metadata(void **state)
 	assert_int_equal(gguf_array_i64(g, "tokenizer.ggml.tokens", 2, &i64), -EINVAL);
 	gguf_free(g);
 	assert_int_equal(gguf_free(NULL) == NULL, 1);
+}
+
+static void test_blocks(void **state)
+{
+	(void)state;
+	FILE *f = fopen("tests/reference/gguf/vectors.bin", "rb");
+	char name[16];
+	unsigned type, values, bytes;
+	int kinds = 0;
+
+	assert_non_null(f);
+	while (fscanf(f, "%15s %u %u %u", name, &type, &values, &bytes) == 4) {
+		uint8_t *raw = malloc(bytes);
+		float *want = malloc(values * sizeof *want);
+		uint16_t *got = malloc(values * sizeof *got);
+		assert_int_equal(fgetc(f), '\n');
+		assert_int_equal(fread(raw, 1, bytes, f), bytes);
+		assert_int_equal(fread(want, sizeof *want, values, f), values);
+		assert_string_equal(gguf_type_name(type), name);
+		assert_int_equal(values / gguf_block_values(type) * gguf_block_bytes(type), bytes);
+		gguf_expand(type, raw, values, got);
+		for (unsigned i = 0; i < values; i++)
+			if (got[i] != draft_to_bf16(want[i]))
+				fail_msg("%s[%u] is %04x, expected %g", name, i, got[i], (double)want[i]);
+		free(raw);
+		free(want);
+		free(got);
+		kinds++;
+	}
+	fclose(f);
+	assert_int_equal(kinds, 10);
+	assert_int_equal(gguf_block_values(9), 0); /* Q8_1: refused */
+	assert_int_equal(gguf_block_values(4), 0);
+	assert_int_equal(gguf_block_values(1000), 0);
 }
 
 /* ---- files made here ---- */
@@ -222,7 +259,7 @@ static void test_refuses(void **state)
 	struct gguf *g;
 	struct errtext e = {""};
 
-	head(1, 0), tensor("a", 1, 32, 0, 14, 0), refused(4096, "Q6_K");
+	head(1, 0), tensor("a", 1, 32, 0, 9, 0), refused(4096, "Q8_1");
 	head(1, 0), tensor("a", 1, 32, 0, 99, 0), refused(4096, "99");
 	head(1, 0), tensor("a", 1, 33, 0, 2, 0), refused(4096, "blocks");
 	head(1, 0), tensor("a", 1, 0, 0, 0, 0), refused(4096, "dimensions");
@@ -323,7 +360,7 @@ static void test_real_model(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_toy_tensors), cmocka_unit_test(test_metadata),   cmocka_unit_test(test_value_types),
+		cmocka_unit_test(test_blocks), cmocka_unit_test(test_toy_tensors), cmocka_unit_test(test_metadata),   cmocka_unit_test(test_value_types),
 		cmocka_unit_test(test_refuses),     cmocka_unit_test(test_truncation), cmocka_unit_test(test_real_model),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
