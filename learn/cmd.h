@@ -3,5 +3,6 @@
 #pragma once
 
 int cmd_train(int argc, char **argv);          /* a draft from records on disk */
+int cmd_bootstrap(int argc, char **argv);      /* traffic for a model that has none */
 int cmd_collect(int argc, char **argv);        /* records of the topic into a folder */
 int cmd_export_records(int argc, char **argv); /* a folder's records as single files */

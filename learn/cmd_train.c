@@ -24,7 +24,7 @@ struct conf {
 	char *store, *target_fp, *from_pool, *from_files, *judge_pool, *from_draft, *out, *daemon_socket;
 	bool json, prompt_rows, submit;
 	int optimizer, schedule;
-	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, warmup_steps, draft_vocab, max_rows, eval_tokens, domain_max, k, cache_mb;
+	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, eval_tokens, domain_max, k, cache_mb;
 	double lr, muon_lr, clip, decay, ema, share;
 };
 
@@ -57,6 +57,7 @@ static const struct conf_entry entries[] = {
 	{"train.muon_lr", CONF_REAL, AT(muon_lr), "0.02", 1e-9, 1, NULL, false, "", "learning rate of Muon"},
 	{"train.schedule", CONF_ENUM, AT(schedule), "cosine", 0, 0, "constant|cosine", false, "", "course of the learning rate after warm-up"},
 	{"train.warmup_steps", CONF_INT, AT(warmup_steps), "10", 0, 1e9, NULL, false, "steps", "linear warm-up of the learning rate"},
+	{"train.muon_iters", CONF_INT, AT(muon_iters), "5", 1, 12, NULL, false, "", "Newton-Schulz rounds a step of Muon; fewer are cheaper"},
 	{"train.clip", CONF_REAL, AT(clip), "0.5", 1e-6, 1e6, NULL, false, "", "gradients are clipped to this norm"},
 	{"train.ema", CONF_REAL, AT(ema), "0", 0, 0.99999, NULL, false, "", "decay a step of averaged weights, which are then judged and kept; 0 = off"},
 	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
@@ -195,7 +196,7 @@ static void options(const struct conf *c, struct offline_options *o)
 		.kind = &trainer_eagle3, .seed = (uint64_t)c->seed,
 		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
 			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
-			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .warmup_steps = c->warmup_steps},
+			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
 		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .epochs = (int)c->epochs, .tokens = c->tokens,
 		.prompt_rows = c->prompt_rows, .cosine = c->schedule == 1, .ema = c->ema, .heldout_share = c->share,
 		.heldout_domain_max = (int)c->domain_max, .k = (int)c->k, .eval_tokens = c->eval_tokens, .cache_bytes = (uint64_t)c->cache_mb << 20,

@@ -19,11 +19,11 @@ int learner_print_config(const struct learner_options *o, char *ret, size_t size
 	const struct train_options *t = &o->train;
 	int n = snprintf(ret, size,
 			 "{\"seed\":%" PRIu64 ",\"ttt_steps\":%d,\"decay\":%.9g,\"optimizer\":%d,\"lr\":%.9g,\"muon_lr\":%.9g,\"beta1\":%.9g,"
-			 "\"beta2\":%.9g,\"eps\":%.9g,\"clip\":%.9g,\"muon_momentum\":%.9g,\"warmup\":%" PRId64 ",\"total\":%" PRId64 ",\"draft_vocab\":%d,"
+			 "\"beta2\":%.9g,\"eps\":%.9g,\"clip\":%.9g,\"muon_momentum\":%.9g,\"muon_iters\":%d,\"warmup\":%" PRId64 ",\"total\":%" PRId64 ",\"draft_vocab\":%d,"
 			 "\"max_rows\":%d,\"max_epochs\":%d,\"queue_max\":%d,\"heldout\":[%d,%d],\"prompt_rows\":%d,\"replay_share\":%.9g,"
 			 "\"pool\":[%" PRIu64 ",%u]}",
 			 o->seed, t->ttt_steps, (double)t->decay, (int)t->optimizer, (double)t->lr, (double)t->muon_lr, (double)t->beta1,
-			 (double)t->beta2, (double)t->eps, (double)t->clip, (double)t->muon_momentum, t->warmup_steps, t->total_steps,
+			 (double)t->beta2, (double)t->eps, (double)t->clip, (double)t->muon_momentum, t->muon_iters, t->warmup_steps, t->total_steps,
 			 o->draft_vocab, o->max_rows, o->max_epochs, o->queue_max, o->heldout_max, o->heldout_domain_max, o->prompt_rows,
 			 o->replay_share, o->pool_bytes, o->segment_bytes);
 	return n > 0 && (size_t)n < size ? 0 : -E2BIG;
@@ -36,9 +36,10 @@ static int parse_config(const char *text, struct learner_options *o)
 	int optimizer, prompt_rows;
 	struct train_options *t = &o->train;
 	json_t *j = json_loads(text, 0, NULL);
-	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II]}", "seed", &seed,
+	t->muon_iters = 5; /* of journals that do not say */
+	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II]}", "seed", &seed,
 			    "ttt_steps", &t->ttt_steps, "decay", &decay, "optimizer", &optimizer, "lr", &lr, "muon_lr", &muon_lr, "beta1", &beta1,
-			    "beta2", &beta2, "eps", &eps, "clip", &clip, "muon_momentum", &momentum, "warmup", &warmup, "total", &total,
+			    "beta2", &beta2, "eps", &eps, "clip", &clip, "muon_momentum", &momentum, "muon_iters", &t->muon_iters, "warmup", &warmup, "total", &total,
 			    "draft_vocab", &o->draft_vocab, "max_rows", &o->max_rows, "max_epochs", &o->max_epochs, "queue_max", &o->queue_max,
 			    "heldout", &o->heldout_max, &o->heldout_domain_max, "prompt_rows", &prompt_rows, "replay_share", &o->replay_share,
 			    "pool", &pool, &segment);

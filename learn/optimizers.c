@@ -5,7 +5,7 @@
  * Muon moves a matrix along the nearest orthogonal one to its momentum, so every
  * direction advances alike. What was chosen, for each matrix W [r,c] but the head:
  *   m = 0.95 m + 0.05 g;  u = 0.05 g + 0.95 m               (Nesterov)
- *   X = u / (|u| + 1e-7), then five times X = aX + (bA + cA^2) X, A = X X^T,
+ *   X = u / (|u| + 1e-7), then muon_iters times X = aX + (bA + cA^2) X, A = X X^T,
  *       (a,b,c) = (3.4445, -4.7750, 2.0315)                 (Newton-Schulz, f32)
  *   W -= muon_lr * factor * sqrt(max(1, r/c)) * X
  * A tall matrix uses A = X^T X from the right instead, which is the same map on
@@ -19,8 +19,6 @@
 #include <stdlib.h>
 #include "learn/optimizers.h"
 #include "learn/schedule.h"
-
-enum { NS_STEPS = 5 };
 
 struct optimizer {
 	struct dev *d;
@@ -99,7 +97,8 @@ struct optimizer *optimizer_free(struct optimizer *o)
 	return NULL;
 }
 
-/* x [r,c] in place to its orthogonal factor (nearly: singular values land in about [0.7, 1.2]). */
+/* x [r,c] in place to its orthogonal factor (nearly: after five rounds singular values above 0.003 of the norm land
+ * in about [0.7, 1.2], after three those above 0.03; smaller ones are lifted 41-fold). */
 static int newton_schulz(struct optimizer *o, int r, int c)
 {
 	const real ka = (real)3.4445, kb = (real)-4.7750, kc = (real)2.0315;
@@ -107,7 +106,7 @@ static int newton_schulz(struct optimizer *o, int r, int c)
 	struct dev *d = o->d;
 	bool tall = r > c;
 	int s = tall ? c : r, l = tall ? r : c;
-	for (int i = 0; i < NS_STEPS; i++) {
+	for (int i = 0; i < o->opt.muon_iters; i++) {
 		/* a = X X^T (or X^T X)                    [s,s] */
 		TRY(p->gemm(d, o->a, s, tall, o->x, c, !tall, o->x, c, s, s, l, false));
 		/* b = kb a + kc a a */

@@ -4,6 +4,7 @@
  *   redraft-learn [--key value ...]           run
  *   redraft-learn init [--key value ...]      make version 1 from the records there are, and submit it
  *   redraft-learn train [--key value ...]     a draft from records on disk (cmd_train.c)
+ *   redraft-learn bootstrap --server URL      traffic for a model that has none (cmd_bootstrap.c)
  *   redraft-learn collect [--key value ...]   the topic's records into a folder; export-records: as single files (cmd_collect.c)
  *   redraft-learn --follow_journal PATH ...   repeat a recorded run from its first entry, print hashes, end
  *
@@ -29,7 +30,7 @@
 struct conf {
 	char *store, *state_dir, *run_dir, *daemon_socket, *brokers, *source_conf, *topic, *target_fp, *follow_journal, *vocab_from;
 	int log_level, optimizer;
-	int64_t threads, nice, seed, ttt_steps, warmup_steps, draft_vocab, max_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
+	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
 	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, follow_print, init_wait_s;
 	double lr, muon_lr, clip, decay, replay_share;
 	bool prompt_rows, auto_init;
@@ -54,6 +55,7 @@ static const struct conf_entry entries[] = {
 	{"train.optimizer", CONF_ENUM, AT(optimizer), "adamw", 0, 0, "adamw|muon", false, "", "muon: on the matrices, AdamW on head and norms"},
 	{"train.lr", CONF_REAL, AT(lr), "0.001", 1e-9, 1, NULL, false, "", "learning rate of AdamW"},
 	{"train.muon_lr", CONF_REAL, AT(muon_lr), "0.02", 1e-9, 1, NULL, false, "", "learning rate of Muon"},
+	{"train.muon_iters", CONF_INT, AT(muon_iters), "5", 1, 12, NULL, false, "", "Newton-Schulz rounds a step of Muon; fewer are cheaper"},
 	{"train.clip", CONF_REAL, AT(clip), "0.5", 1e-6, 1e6, NULL, false, "", "gradients are clipped to this norm"},
 	{"train.warmup_steps", CONF_INT, AT(warmup_steps), "10", 0, 1e9, NULL, false, "steps", "linear warm-up of the learning rate"},
 	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
@@ -80,7 +82,7 @@ static const struct conf_entry entries[] = {
 
 static const struct conf_program program = {
 	"redraft-learn", "Trains the draft of a speculative-decoding server on what it serves. First argument \"init\": make version 1; "
-	"\"train\", \"collect\", \"export-records\" have a --help of their own.", entries, sizeof(struct conf)};
+	"\"train\", \"bootstrap\", \"collect\", \"export-records\" have a --help of their own.", entries, sizeof(struct conf)};
 
 /* ---- options ---- */
 
@@ -90,7 +92,7 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 		.state_dir = c->state_dir, .store = c->store, .kind = &trainer_eagle3, .seed = (uint64_t)c->seed,
 		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
 			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
-			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .warmup_steps = c->warmup_steps},
+			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
 		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .max_epochs = (int)c->max_epochs,
 		.queue_max = (int)c->queue_max, .heldout_max = (int)c->heldout_max, .heldout_domain_max = (int)c->heldout_domain_max,
 		.prompt_rows = c->prompt_rows, .auto_init = c->auto_init, .replay_share = c->replay_share, .init_min_tokens = c->min_tokens,
@@ -249,7 +251,7 @@ static int run(const struct conf *c, const struct frozen *fz)
 static const struct {
 	const char *word;
 	int (*run)(int argc, char **argv);
-} words[] = {{"train", cmd_train}, {"collect", cmd_collect}, {"export-records", cmd_export_records}};
+} words[] = {{"train", cmd_train}, {"bootstrap", cmd_bootstrap}, {"collect", cmd_collect}, {"export-records", cmd_export_records}};
 
 int main(int argc, char **argv)
 {
@@ -269,7 +271,7 @@ int main(int argc, char **argv)
 		return fail(2, e.text);
 	log_init("redraft-learn", levels[c.log_level]);
 	if (n && strcmp(word[0], "init") != 0) {
-		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, collect and export-records", word[0]);
+		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect and export-records", word[0]);
 		r = fail(2, e.text);
 	} else if (frozen_open(c.store, c.target_fp, &fz, &e))
 		r = fail(2, e.text);

@@ -17,6 +17,7 @@ struct train_options {
 	enum optimizer_kind optimizer;
 	real lr, muon_lr, beta1, beta2, eps, clip; /* 1e-3, 0.02, 0.9, 0.999, 1e-8, 0.5 */
 	real muon_momentum; /* 0.95 */
+	int muon_iters;     /* Newton-Schulz rounds a step: 5, or 3 for less work */
 	int64_t warmup_steps, total_steps; /* total 0 = constant after warm-up */
 };
 

@@ -162,7 +162,7 @@ static int run(int n, int threads, int want_profile)
 					.rms_eps = (real)1e-5, .rope = {.theta = 10000, .kind = ROPE_DEFAULT}, .max_ctx = 8192};
 	const struct train_options opt = {.ttt_steps = 7, .decay = (real)0.8,
 					  .optimizer = getenv("BENCH_MUON") ? OPT_MUON : OPT_ADAMW, .lr = (real)1e-3, .muon_lr = (real)0.02,
-					  .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8, .clip = (real)0.5, .muon_momentum = (real)0.95};
+					  .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8, .clip = (real)0.5, .muon_momentum = (real)0.95, .muon_iters = 5};
 	size_t V = (size_t)c.V, H = (size_t)c.H;
 	uint64_t s = 2;
 	struct dev *d;

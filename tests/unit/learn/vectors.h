@@ -148,7 +148,7 @@ static inline struct train_options options_default(void)
 {
 	return (struct train_options){.ttt_steps = 7, .decay = (real)0.8, .optimizer = OPT_ADAMW, .lr = (real)1e-3, .muon_lr = (real)0.02,
 				      .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8, .clip = (real)0.5,
-				      .muon_momentum = (real)0.95};
+				      .muon_momentum = (real)0.95, .muon_iters = 5};
 }
 
 static inline void ttt_case_open(struct ttt_case *k, const char *name)
