@@ -142,6 +142,7 @@ static void note_times(struct choice *x, int n)
 	if (n <= 0)
 		return;
 	if (x->last_us == 0) {
+		x->first_us = now;
 		front_metrics_first_token(c->o->metrics, (double)(now - c->start_us) / 1e6);
 		n--;
 	} else {
@@ -181,7 +182,8 @@ static void end_choice(struct choice *x, enum finish why)
 		x->reason = r < 0 ? "error" : r == TEXTOUT_STOP ? "stop" : names[why];
 	}
 	find_calls(x);
-	front_metrics_end(c->o->metrics, x->reason, (double)(clock_us() - c->start_us) / 1e6, c->domain, &x->in_stats);
+	front_metrics_end(c->o->metrics, x->reason, (double)(clock_us() - c->start_us) / 1e6, x->n_taken, (double)(x->last_us - x->first_us) / 1e6,
+			  c->domain, &x->in_stats);
 }
 
 /* Take what has come for one choice: n_in tokens so far, done or not. */
@@ -396,6 +398,8 @@ static int submit(struct completion *c, struct engine_request r)
 			(void)snprintf(r.request_id, sizeof r.request_id, "%s", c->id);
 		e = c->o->o.calls->submit(c->o->o.engine, &r, &x->handle);
 		x->submitted = e == 0;
+		if (e == 0 && i % c->q.n == 0)
+			front_metrics_taken(c->o->metrics, r.n_prompt, c->q.n, c->q.max_tokens);
 	}
 	return e;
 }

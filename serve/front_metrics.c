@@ -1,5 +1,5 @@
-/* Series are made at start; those by version and domain when first used, and the
- * registry bounds how many there can be. Totals that the engine keeps are copied when
+/* Series are made at start; those by version and domain when first used, and retired when
+ * their version has left its slot. Totals that the engine keeps are copied when
  * somebody asks, so the engine's thread knows nothing of metrics.
  */
 #include "serve/front_metrics.h"
@@ -12,14 +12,26 @@ struct front_metrics {
 	struct metrics *m;
 	char labels[160];
 	struct metric *running, *waiting, *prompt, *generation;
-	struct metric *ttft, *tpot, *itl, *e2e;
-	struct metric *drafts, *draft_tokens, *accepted, *accepted_at[ENGINE_MAX_K];
+	struct metric *ttft, *tpot, *itl, *request_tpot, *e2e, *prompt_tokens, *generated_tokens, *n, *max_tokens;
+	struct metric *drafts, *draft_tokens, *accepted, *accepted_at[ENGINE_MAX_K], *proposed_at[ENGINE_MAX_K];
 	struct metric *live, *previous, *draft_k, *round_p50, *round_p95, *max_gap;
 	struct metric *records, *bytes, *delivered, *rounds, *traced, *skipped, *dropped[4];
 };
 
-static const double latency_edges[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160};
-static const double token_edges[] = {0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5};
+/* vLLM's edges and more between them: a step is at most a third, about a tenth where it matters, so that P95 and P99
+ * can be read off. */
+static const double latency_edges[] = {0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.12, 0.14,
+				       0.16, 0.18, 0.2, 0.225, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.75, 0.85, 1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3,
+				       3.5, 4, 5, 6, 7.5, 10, 12.5, 15, 20, 30, 40, 60, 80, 120, 160, 320, 640, 2560};
+static const double token_edges[] = {0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01, 0.0115, 0.013, 0.015, 0.0175, 0.02, 0.0225,
+				     0.025, 0.0275, 0.03, 0.0325, 0.035, 0.0375, 0.04, 0.045, 0.05, 0.055, 0.06, 0.065, 0.07, 0.075, 0.08, 0.09, 0.1,
+				     0.115, 0.13, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.75, 1, 1.5, 2.5, 5, 7.5, 10, 20, 40, 80};
+static const double count_edges[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+static const double n_edges[] = {1, 2, 5, 10, 20};
+
+/* by version and domain */
+static const char ROUNDS[] = "redraft_draft_rounds_total", PROPOSED[] = "redraft_draft_proposed_total", ACCEPTED[] = "redraft_draft_accepted_total",
+		  LENGTH[] = "redraft_accept_length";
 
 #define N_OF(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
@@ -43,6 +55,12 @@ static void make_requests(struct front_metrics *f)
 	f->prompt = metrics_counter(f->m, "vllm:prompt_tokens_total", l, "Prompt tokens processed.");
 	f->generation = metrics_counter(f->m, "vllm:generation_tokens_total", l, "Tokens generated.");
 	f->ttft = metrics_histogram(f->m, "vllm:time_to_first_token_seconds", l, "From request to first token.", latency_edges, N_OF(latency_edges));
+	f->request_tpot = metrics_histogram(f->m, "vllm:request_time_per_output_token_seconds", l, "Mean time per token after the first, of a request.",
+					    token_edges, N_OF(token_edges));
+	f->prompt_tokens = metrics_histogram(f->m, "vllm:request_prompt_tokens", l, "Prompt tokens of a request.", count_edges, N_OF(count_edges));
+	f->generated_tokens = metrics_histogram(f->m, "vllm:request_generation_tokens", l, "Tokens generated for a request.", count_edges, N_OF(count_edges));
+	f->n = metrics_histogram(f->m, "vllm:request_params_n", l, "n of a request.", n_edges, N_OF(n_edges));
+	f->max_tokens = metrics_histogram(f->m, "vllm:request_params_max_tokens", l, "max_tokens of a request that names it.", count_edges, N_OF(count_edges));
 	f->tpot = metrics_histogram(f->m, "vllm:time_per_output_token_seconds", l, "Time per token after the first.", token_edges, N_OF(token_edges));
 	f->itl = metrics_histogram(f->m, "vllm:inter_token_latency_seconds", l, "Time per token after the first.", token_edges, N_OF(token_edges));
 	f->e2e = metrics_histogram(f->m, "vllm:e2e_request_latency_seconds", l, "From request to its end.", latency_edges, N_OF(latency_edges));
@@ -59,6 +77,8 @@ static void make_drafts(struct front_metrics *f)
 	for (int i = 0; i < ENGINE_MAX_K; i++) {
 		(void)snprintf(at, sizeof at, "%s,position=\"%d\"", l, i);
 		f->accepted_at[i] = metrics_counter(f->m, "vllm:spec_decode_num_accepted_tokens_per_pos_total", at, "Proposals accepted, by place.");
+		(void)snprintf(at, sizeof at, "position=\"%d\"", i);
+		f->proposed_at[i] = metrics_counter(f->m, "redraft_proposed_per_pos_total", at, "Tokens proposed, by place.");
 	}
 	f->live = metrics_gauge(f->m, "redraft_live_version", NULL, "Version that new requests draft with; 0 = none.");
 	f->previous = metrics_gauge(f->m, "redraft_previous_version", NULL, "Version that a rollback goes to; 0 = none.");
@@ -111,10 +131,8 @@ void front_metrics_first_token(struct front_metrics *f, double seconds)
 
 void front_metrics_tokens(struct front_metrics *f, int n, double seconds_each)
 {
-	for (int i = 0; i < n; i++) {
-		metric_observe(f->tpot, seconds_each);
-		metric_observe(f->itl, seconds_each);
-	}
+	metric_observe_n(f->tpot, seconds_each, (unsigned)n);
+	metric_observe_n(f->itl, seconds_each, (unsigned)n);
 }
 
 /* Accept length by version and domain. A request that several versions served is
@@ -135,23 +153,63 @@ static void accept_length(struct front_metrics *f, const char *domain, const str
 		return;
 	clean(domain, clean_domain, sizeof clean_domain);
 	(void)snprintf(labels, sizeof labels, "version=\"%u\",domain=\"%s\"", version, clean_domain);
-	rounds = metrics_counter(f->m, "redraft_draft_rounds_total", labels, "Rounds that proposed, of requests with one version.");
-	accepted = metrics_counter(f->m, "redraft_draft_accepted_total", labels, "Proposals accepted, of requests with one version.");
+	rounds = metrics_counter(f->m, ROUNDS, labels, "Rounds that proposed, of requests with one version.");
+	accepted = metrics_counter(f->m, ACCEPTED, labels, "Proposals accepted, of requests with one version.");
+	metric_add(metrics_counter(f->m, PROPOSED, labels, "Tokens proposed, of requests with one version."), s->proposed);
 	metric_add(rounds, s->proposing_rounds);
 	metric_add(accepted, s->accepted);
-	metric_set(metrics_gauge(f->m, "redraft_accept_length", labels, "Tokens a proposing round, bonus token included, since start."),
+	metric_set(metrics_gauge(f->m, LENGTH, labels, "Tokens a proposing round, bonus token included, since start."),
 		   1 + metric_get(accepted) / fmax(1, metric_get(rounds)));
 }
 
-void front_metrics_end(struct front_metrics *f, const char *reason, double seconds, const char *domain, const struct request_stats *s)
+/* vLLM's words for how a request ended. */
+static const char *finished(const char *reason)
+{
+	return strcmp(reason, "tool_calls") == 0 ? "stop" : strcmp(reason, "deadline") == 0 ? "abort" : reason;
+}
+
+void front_metrics_end(struct front_metrics *f, const char *reason, double seconds, int tokens, double decode_s, const char *domain,
+		       const struct request_stats *s)
 {
 	char labels[220];
 
-	(void)snprintf(labels, sizeof labels, "%s,finished_reason=\"%s\"", f->labels, reason);
+	(void)snprintf(labels, sizeof labels, "%s,finished_reason=\"%s\"", f->labels, finished(reason));
 	metric_add(metrics_counter(f->m, "vllm:request_success_total", labels, "Requests ended, by reason."), 1);
 	metric_observe(f->e2e, seconds);
+	metric_observe(f->generated_tokens, tokens);
+	if (tokens > 1)
+		metric_observe(f->request_tpot, decode_s / (tokens - 1));
 	if (s)
 		accept_length(f, domain, s);
+}
+
+void front_metrics_taken(struct front_metrics *f, int prompt, int n, int max_tokens)
+{
+	metric_observe(f->prompt_tokens, prompt);
+	metric_observe(f->n, n);
+	if (max_tokens > 0)
+		metric_observe(f->max_tokens, max_tokens);
+}
+
+static bool resident(void *arg, const char *labels)
+{
+	const struct engine_status *s = arg;
+	unsigned version;
+
+	if (sscanf(labels, "version=\"%u\"", &version) != 1)
+		return true;
+	for (size_t i = 0; i < sizeof s->slots / sizeof s->slots[0]; i++)
+		if (s->slots[i].version == version)
+			return true;
+	return version == s->live || version == s->previous;
+}
+
+void front_metrics_retire(struct front_metrics *f, const struct engine_status *s)
+{
+	const char *const names[] = {ROUNDS, PROPOSED, ACCEPTED, LENGTH};
+
+	for (int i = 0; i < N_OF(names); i++)
+		metrics_retire(f->m, names[i], resident, (void *)(uintptr_t)s);
 }
 
 void front_metrics_refused(struct front_metrics *f, int status)
@@ -172,7 +230,7 @@ void front_metrics_refresh(struct front_metrics *f, const struct engine_status *
 	metric_set(f->draft_tokens, (double)s->proposed);
 	metric_set(f->accepted, (double)s->accepted);
 	for (int i = 0; i < ENGINE_MAX_K; i++)
-		metric_set(f->accepted_at[i], (double)s->accepted_at[i]);
+		metric_set(f->accepted_at[i], (double)s->accepted_at[i]), metric_set(f->proposed_at[i], (double)s->proposed_at[i]);
 	metric_set(f->live, s->live);
 	metric_set(f->previous, s->previous);
 	metric_set(f->draft_k, s->draft_k);

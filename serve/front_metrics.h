@@ -14,8 +14,12 @@ struct front_metrics *front_metrics_free(struct front_metrics *f);
 
 void front_metrics_first_token(struct front_metrics *f, double seconds);
 void front_metrics_tokens(struct front_metrics *f, int n, double seconds_each);
-/* reason: "stop", "length", "abort" or "error" */
-void front_metrics_end(struct front_metrics *f, const char *reason, double seconds, const char *domain, const struct request_stats *s);
+/* reason: a finish_reason or "abort", "deadline", "error"; tokens generated, and the time of those after the first */
+void front_metrics_end(struct front_metrics *f, const char *reason, double seconds, int tokens, double decode_s, const char *domain, const struct request_stats *s);
+/* Of a request that was taken: prompt tokens of one choice, choices, the bound on an answer (0 = none was named). */
+void front_metrics_taken(struct front_metrics *f, int prompt, int n, int max_tokens);
 void front_metrics_refused(struct front_metrics *f, int status);
 /* Counters that the engine and the tap keep; tap may be NULL. */
 void front_metrics_refresh(struct front_metrics *f, const struct engine_status *s, const struct tap_stats *t);
+/* Series of versions that no slot holds any more go: versions come every hour, for years. */
+void front_metrics_retire(struct front_metrics *f, const struct engine_status *s);

@@ -27,9 +27,10 @@
 
 enum {
 	MAX_AHEAD = 64 << 10, MAX_OUTPUT = 1 << 20, FREE_BODY = 64 << 10,
-	IDLE_S = 75, HEAD_S = 20, BODY_S = 60, STALL_S = 60, FLUSH_S = 120, LINGER_S = 2,
-	ACCEPT_PAUSE_US = 100000, SWEEP_US = 1000000
+	ACCEPT_PAUSE_US = 100000, SWEEP_US = 500000
 };
+
+const struct http_times http_default_times = {.idle = 75000, .head = 20000, .body = 60000, .stall = 60000, .flush = 120000, .linger = 2000};
 
 enum stage { IDLE, HEAD, BODY, ANSWER, FLUSH, LINGER };
 
@@ -432,9 +433,10 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 
 static void overstayed(struct http_request *r, uint64_t now)
 {
-	static const unsigned most[] = {[IDLE] = IDLE_S, [HEAD] = HEAD_S, [BODY] = BODY_S, [FLUSH] = FLUSH_S, [LINGER] = LINGER_S};
+	const struct http_times *t = r->http->o.times;
+	const unsigned most[] = {[IDLE] = t->idle, [HEAD] = t->head, [BODY] = t->body, [ANSWER] = 0, [FLUSH] = t->flush, [LINGER] = t->linger};
 
-	if (r->stage == ANSWER || now - r->since_us < (uint64_t)most[r->stage] * 1000000)
+	if (r->stage == ANSWER || now - r->since_us < (uint64_t)most[r->stage] * 1000)
 		return;
 	if (r->stage == HEAD || r->stage == BODY)
 		refuse(r, 408, r->stage == HEAD ? "The request's head took too long to arrive." : "The request's body took too long to arrive.");
@@ -511,7 +513,7 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
 {
 	struct http *h = ((struct door *)arg)->http;
 	struct http_request *r = calloc(1, sizeof *r);
-	struct timeval stall = {STALL_S, 0};
+	struct timeval stall = {h->o.times->stall / 1000, h->o.times->stall % 1000 * 1000};
 	int one = 1;
 
 	if (r)
@@ -583,6 +585,7 @@ int http_new(struct loop *l, const struct http_options *o, struct http **ret, st
 	if (r == 0) {
 		h->loop = l;
 		h->o = *o;
+		h->o.times = o->times ? o->times : &http_default_times;
 		if ((r = loop_timer_new(l, on_sweep, h, &h->sweep)) == 0)
 			r = loop_timer_new(l, on_resume, h, &h->resume);
 	}

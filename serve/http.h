@@ -4,7 +4,7 @@
  * owner ends it (http_reply, http_stream_end) or the peer goes away (on_gone, after
  * which it is freed). Knows nothing of what is served.
  *
- * What a peer can take: a head of max_headers bytes and HEAD_S (20) seconds, a body of max_body bytes and 60 s,
+ * What a peer can take: a head of max_headers bytes and 20 s, a body of max_body bytes and 60 s,
  * 75 s of idleness, 64 KiB of requests sent ahead, 1 MiB of a stream unread, 60 s without reading, 120 s for
  * the end of a reply. All bodies together hold at most max_bodies, beyond the first 64 KiB of
  * each; a larger one that finds no room is refused with 503. No connections are accepted while seven eighths
@@ -21,10 +21,15 @@ struct loop;
 struct http;
 struct http_request;
 
+/* How long each stage may last, in ms. */
+struct http_times { unsigned idle, head, body, stall, flush, linger; };
+extern const struct http_times http_default_times;
+
 struct http_options {
 	const char *listen;      /* "127.0.0.1:8080", "[::1]:8080", ":8080"; port 0 = any; NULL or "" = none */
 	const char *listen_unix; /* path, mode 0660; NULL or "" = none */
 	size_t max_body, max_headers, max_bodies;
+	const struct http_times *times; /* NULL = the default, as above */
 	void (*handle)(void *ctx, struct http_request *r);
 	/* The JSON that goes with a refusal of this layer into out[size]; returns its length. NULL = the sentence as text. */
 	size_t (*refusal)(void *ctx, int status, const char *sentence, char *out, size_t size);

@@ -12,7 +12,7 @@
 #include "serve/openai_live.h"
 #include "serve/tokenizer.h"
 
-enum { SWEEP_US = 1000000 };
+enum { SWEEP_US = 1000000, RETIRE_EACH = 60 /* sweeps */ };
 
 const struct openai_engine openai_real_engine = {engine_submit, engine_cancel, engine_status};
 
@@ -24,6 +24,11 @@ static void on_sweep(void *arg)
 	for (struct completion *c = o->live, *next; c; c = next) {
 		next = c->next;
 		completion_sweep(c);
+	}
+	if (o->o.calls && ++o->sweeps % RETIRE_EACH == 0) {
+		struct engine_status s = {0};
+		o->o.calls->status(o->o.engine, &s);
+		front_metrics_retire(o->metrics, &s);
 	}
 	loop_timer_set(o->sweep, SWEEP_US);
 }
@@ -132,6 +137,8 @@ static void get_metrics(struct openai *o, struct http_request *h)
 	if (o->o.tap)
 		tap_stats(o->o.tap, &t);
 	front_metrics_refresh(o->metrics, &s, o->o.tap ? &t : NULL);
+	if (o->o.calls)
+		front_metrics_retire(o->metrics, &s);
 	if (metrics_print(o->o.metrics, &b) < 0)
 		http_reply(h, 500, "text/plain", "out of memory\n", 14);
 	else

@@ -5,7 +5,7 @@
 #include "serve/http.h"
 #include "serve/openai_live.h"
 
-enum { MAX_DEADLINE_MS = 86400000, MAX_PRIORITY = 100 };
+enum { MAX_DEADLINE_MS = 86400000, MAX_PRIORITY = 2 };
 
 static bool readable(const char *s, size_t max)
 {
@@ -79,7 +79,7 @@ static int read_number(const struct http_request *h, const char *name, long min,
 
 static int read_priority(const struct http_request *h, int *ret, struct openai_error *e)
 {
-	static const struct { const char *word; int value; } words[] = {{"high", 10}, {"normal", 0}, {"low", -10}};
+	static const struct { const char *word; int value; } words[] = {{"high", 1}, {"normal", 0}, {"low", -1}};
 	const char *v = http_header(h, "X-Redraft-Priority");
 	long x = 0;
 

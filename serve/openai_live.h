@@ -13,6 +13,7 @@ struct openai {
 	struct completion *live; /* list */
 	int n_live;
 	struct loop_timer *sweep;
+	unsigned sweeps;
 	bool draining;
 	void (*on_idle)(void *arg);
 	void *idle_arg;
@@ -36,7 +37,7 @@ struct choice {
 	int n_taken;   /* of inbox */
 	int n_tokens;  /* that count: up to the end */
 	int n_told;    /* of them told in a stream's token_ids */
-	uint64_t last_us;
+	uint64_t first_us, last_us; /* of tokens */
 	const char *reason; /* finish_reason once known */
 	bool role_sent, finish_sent, ended; /* ended: the engine is done with it */
 	struct toolcall_watch watch; /* of a forced call */

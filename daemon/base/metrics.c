@@ -1,8 +1,8 @@
 /* Prometheus text metrics. A series is a few atomics, updated with relaxed order
  * by whoever counts; the mutex is only taken to make a series and to print.
- * Doubles are added by compare-and-swap on their bits. Series are never removed,
- * so pointers stay good for the life of the registry; callers bound their number
- * and the registry bounds it once more.
+ * Doubles are added by compare-and-swap on their bits. Series stay for the life of the
+ * registry, so pointers stay good, unless their owner retires them; callers bound their number and the
+ * registry bounds it once more.
  */
 #include "daemon/base/metrics.h"
 #include <math.h>
@@ -184,6 +184,25 @@ struct metric *metrics_histogram(struct metrics *m, const char *name, const char
 	return metric_get_series(m, METRIC_HISTOGRAM, name, labels, help, edges, n_edges);
 }
 
+void metrics_retire(struct metrics *m, const char *name, bool (*keep)(void *arg, const char *labels), void *arg)
+{
+	pthread_mutex_lock(&m->lock);
+	for (struct metric_family *f = m->first; f; f = f->next) {
+		if (strcmp(f->name, name) != 0)
+			continue;
+		for (struct metric **at = &f->first, *x; (x = *at);) {
+			if (keep(arg, x->labels)) {
+				at = &x->next;
+				continue;
+			}
+			*at = x->next;
+			m->n_series--;
+			metric_free(x);
+		}
+	}
+	pthread_mutex_unlock(&m->lock);
+}
+
 void metric_add(struct metric *x, double v)
 {
 	metric_plus(&x->value, v);
@@ -199,14 +218,19 @@ void metric_set(struct metric *x, double v)
 
 void metric_observe(struct metric *x, double v)
 {
+	metric_observe_n(x, v, 1);
+}
+
+void metric_observe_n(struct metric *x, double v, unsigned n)
+{
 	int i = 0;
 
 	while (i < x->n_edges && !(v <= x->edges[i]))
 		i++;
 	if (x->bins)
-		atomic_fetch_add_explicit(&x->bins[i], 1, memory_order_relaxed);
-	metric_plus(&x->value, v);
-	atomic_fetch_add_explicit(&x->count, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&x->bins[i], n, memory_order_relaxed);
+	metric_plus(&x->value, v * n);
+	atomic_fetch_add_explicit(&x->count, n, memory_order_relaxed);
 }
 
 double metric_get(const struct metric *x)

@@ -2,6 +2,7 @@
  * updated from any thread with relaxed atomics, printed by metrics_print.
  */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 #include "daemon/base/buf.h"
 
@@ -19,5 +20,9 @@ struct metric *metrics_histogram(struct metrics *m, const char *name, const char
 void metric_add(struct metric *x, double v);
 void metric_set(struct metric *x, double v);
 void metric_observe(struct metric *x, double v);
+void metric_observe_n(struct metric *x, double v, unsigned n); /* n times */
+/* Remove the series of a name whose labels `keep` does not want. Only for names whose series nobody holds on to between
+ * calls: a pointer to one that was removed is dead. */
+void metrics_retire(struct metrics *m, const char *name, bool (*keep)(void *arg, const char *labels), void *arg);
 double metric_get(const struct metric *x); /* counter or gauge value; histogram: count */
 int MUSTCHECK metrics_print(struct metrics *m, struct buf *out);

@@ -85,8 +85,43 @@ static void bounded(void **state)
 	metrics_free(m);
 }
 
+static bool keep_y(void *arg, const char *labels)
+{
+	++*(int *)arg;
+	return strstr(labels, "y") != NULL;
+}
+
+/* A name whose labels change without end does not fill the registry when its old series are retired. */
+static void retire(void **state)
+{
+	struct metrics *m = metrics_new();
+	struct buf b = BUF_INIT(0);
+	int asked = 0;
+
+	(void)state;
+	for (int round = 0; round < 3; round++)
+		for (int i = 0; i < 4000; i++) {
+			char labels[32];
+			snprintf(labels, sizeof labels, "v=\"%d.%d\"", round, i);
+			metric_add(metrics_counter(m, "v_total", labels, "By version."), 1);
+			if (i == 3999)
+				metrics_retire(m, "v_total", keep_y, &asked);
+		}
+	assert_int_equal(12000, asked);
+	metric_add(metrics_counter(m, "v_total", "v=\"x\"", "By version."), 1);
+	metric_add(metrics_counter(m, "v_total", "v=\"y\"", "By version."), 2);
+	metric_add(metrics_counter(m, "other_total", "v=\"x\"", "Not of that name."), 3);
+	metrics_retire(m, "v_total", keep_y, &asked);
+	assert_int_equal(metrics_print(m, &b), 0);
+	assert_int_equal(buf_append(&b, "", 1), 0);
+	assert_string_equal((char *)b.data, "# HELP v_total By version.\n# TYPE v_total counter\nv_total{v=\"y\"} 2\n"
+					    "# HELP other_total Not of that name.\n# TYPE other_total counter\nother_total{v=\"x\"} 3\n");
+	buf_done(&b);
+	metrics_free(m);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(text), cmocka_unit_test(threads), cmocka_unit_test(bounded)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(text), cmocka_unit_test(retire), cmocka_unit_test(threads), cmocka_unit_test(bounded)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
