@@ -4,7 +4,7 @@
  * protocol over TCP on loopback, holds 5 MiB a partition in memory and forgets the
  * rest, cannot answer offsets by time and persists nothing. Good for the demo and for
  * tests; never for data that matters. It ends with SIGTERM or SIGINT, or when the process that
- * started it does.
+ * started it does. SIGUSR1 takes it off the network (connections end, none is taken), SIGUSR2 brings it back.
  */
 #include <librdkafka/rdkafka.h>
 #include <librdkafka/rdkafka_mock.h>
@@ -124,7 +124,7 @@ int main(int argc, char **argv)
 	pid_t parent = getppid();
 	rd_kafka_t *host = NULL;
 	sigset_t stop;
-	int sig, r = parse(argc, argv, &o);
+	int sig = 0, r = parse(argc, argv, &o);
 
 	if (r < 0)
 		return fputs(usage, stdout) < 0;
@@ -134,6 +134,8 @@ int main(int argc, char **argv)
 	(void)sigemptyset(&stop);
 	(void)sigaddset(&stop, SIGTERM);
 	(void)sigaddset(&stop, SIGINT);
+	(void)sigaddset(&stop, SIGUSR1);
+	(void)sigaddset(&stop, SIGUSR2);
 	(void)pthread_sigmask(SIG_BLOCK, &stop, NULL);
 	(void)signal(SIGPIPE, SIG_IGN);
 	(void)prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -145,8 +147,8 @@ int main(int argc, char **argv)
 	r = make_topics(cluster, &o);
 	if (r == 0)
 		r = announce(rd_kafka_mock_cluster_bootstraps(cluster), &o);
-	if (r == 0)
-		(void)sigwait(&stop, &sig);
+	while (r == 0 && sigwait(&stop, &sig) == 0 && (sig == SIGUSR1 || sig == SIGUSR2))
+		(void)(sig == SIGUSR1 ? rd_kafka_mock_broker_set_down(cluster, 1) : rd_kafka_mock_broker_set_up(cluster, 1));
 	rd_kafka_mock_cluster_destroy(cluster);
 	rd_kafka_destroy(host);
 	if (o.address_file && r == 0)

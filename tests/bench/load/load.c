@@ -54,25 +54,13 @@ static const struct conf_entry entries[] = {
 	{"beside.rate", CONF_REAL, AT(beside_rate), "0.5", 0, 10000, NULL, false, "/s", "Its arrivals a second."},
 	{"beside.long_tokens", CONF_INT, AT(beside_long_tokens), "4000", 1, 1000000, NULL, false, "tok", "About the length of its long prompts."},
 	{"beside.max_tokens", CONF_INT, AT(beside_max_tokens), "4", 1, 100000, NULL, false, "tok", "Of its answers."},
-	{"slices", CONF_BOOL, AT(slices), "off", 0, 0, NULL, false, "", "Read labels from standard input, a slice each: LABEL [draft=off] [trace=off] [beside=off] [cold=on]."},
+	{"slices", CONF_BOOL, AT(slices), "off", 0, 0, NULL, false, "", "Read labels from standard input, a slice each: LABEL [draft=off] [trace=off] [beside=off] [cold=on] [at=HOST:PORT]."},
 	{"label", CONF_STRING, AT(label), "run", 0, 0, NULL, false, "", "The label, without slices."},
 	{"only_round", CONF_INT, AT(only_round), "0", 0, 100, NULL, false, "", "Report only answers of this round of their dialogues; 0 is all."},
 	{"each", CONF_STRING, AT(each), "", 0, 0, NULL, false, "", "Also write each request to this file, as JSON lines."},
 	{NULL},
 };
 static const struct conf_program program = {"load", "Loads a server of OpenAI's chat API and reports latencies and rates.", entries, sizeof(struct conf)};
-
-static int parse_target(struct conf *c, struct target *to, struct errtext *e)
-{
-	char *colon = strrchr(c->target, ':'), *end = NULL;
-	unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
-
-	if (!colon || colon == c->target || port == 0 || port > 65535 || *end)
-		return errtext_set(e, -EINVAL, "--target is HOST:PORT, not %s", c->target);
-	*colon = 0;
-	*to = (struct target){c->target, (uint16_t)port, (int)c->timeout_s, c->bearer, c->model};
-	return 0;
-}
 
 static struct stream_options main_stream(const struct conf *c)
 {
@@ -134,8 +122,11 @@ static int write_each(const struct run *r, const char *path, struct errtext *e)
 static int go(struct conf *c, struct errtext *e)
 {
 	struct run r = {.main = main_stream(c), .beside = beside_stream(c), .has_beside = c->beside > 0};
-	int x = parse_target(c, &r.to, e), failed = 0;
+	char host[64] = "";
+	int x, failed = 0;
 
+	r.to = (struct target){host, 0, (int)c->timeout_s, c->bearer, c->model};
+	x = run_address(c->target, host, sizeof host, &r.to.port, e);
 	if (x == 0 && c->requests == 0 && !(c->seconds > 0))
 		x = errtext_set(e, -EINVAL, "say when to stop: --requests, --seconds or both");
 	if (x == 0)

@@ -188,7 +188,7 @@ static void begin_round(struct user *u)
 	json_t *added = json_deep_copy(json_array_get(u->d->rounds, u->round));
 	int r = added && json_array_extend(u->messages, added) == 0 ? set_tag(u) : -ENOMEM;
 	char *text = r == 0 ? json_dumps(u->messages, JSON_COMPACT) : NULL;
-	struct request q = {.to = &s->r->to, .messages = text, .domain = u->d->domain, .max_tokens = o->max_tokens, .draft = arm->draft,
+	struct request q = {.to = &arm->to, .messages = text, .domain = u->d->domain, .max_tokens = o->max_tokens, .draft = arm->draft,
 			    .trace = arm->trace, .token_ids = o->token_ids, .ignore_eos = o->ignore_eos, .temperature = o->temperature, .seed = o->seed + u->index};
 
 	json_decref(added);
@@ -279,10 +279,42 @@ static void flow_done(struct flow *f)
 	arrivals_done(&f->arrivals);
 }
 
+int run_address(const char *text, char *ret_host, size_t size, uint16_t *ret_port, struct errtext *e)
+{
+	const char *colon = strrchr(text, ':');
+	char *end = NULL;
+	unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
+	size_t n = colon ? (size_t)(colon - text) : 0;
+
+	if (n == 0 || n >= size || port == 0 || port > 65535 || *end)
+		return errtext_set(e, -EINVAL, "an address is HOST:PORT, not '%s'", text);
+	memcpy(ret_host, text, n);
+	ret_host[n] = 0;
+	*ret_port = (uint16_t)port;
+	return 0;
+}
+
+static int take_word(struct arm *a, const char *word, struct errtext *e)
+{
+	if (strcmp(word, "draft=off") == 0)
+		a->draft = false;
+	else if (strcmp(word, "trace=off") == 0)
+		a->trace = false;
+	else if (strcmp(word, "beside=off") == 0)
+		a->beside = false;
+	else if (strcmp(word, "cold=on") == 0)
+		a->cold = true;
+	else if (strncmp(word, "at=", 3) == 0)
+		return run_address(word + 3, a->host, sizeof a->host, &a->to.port, e);
+	else
+		return errtext_set(e, -EINVAL, "slice %s: no word '%s' (draft=off trace=off beside=off cold=on at=HOST:PORT)", a->label, word);
+	return 0;
+}
+
 static struct arm *arm_of(struct run *r, char *line, struct errtext *e)
 {
 	char *save = NULL, *label = strtok_r(line, " \t\n", &save), *word;
-	struct arm *a = NULL;
+	struct arm *a = &r->arms[r->n_arms];
 
 	if (!label || strlen(label) >= sizeof a->label) {
 		(void)errtext_set(e, -EINVAL, "a slice needs a label of at most 31 characters");
@@ -295,23 +327,13 @@ static struct arm *arm_of(struct run *r, char *line, struct errtext *e)
 		(void)errtext_set(e, -EINVAL, "at most %d labels", MAX_LABELS);
 		return NULL;
 	}
-	a = &r->arms[r->n_arms];
-	*a = (struct arm){.draft = true, .trace = true, .beside = true};
+	*a = (struct arm){.draft = true, .trace = true, .beside = true, .to = r->to};
 	(void)snprintf(a->label, sizeof a->label, "%s", label);
-	while ((word = strtok_r(NULL, " \t\n", &save))) {
-		if (strcmp(word, "draft=off") == 0)
-			a->draft = false;
-		else if (strcmp(word, "trace=off") == 0)
-			a->trace = false;
-		else if (strcmp(word, "beside=off") == 0)
-			a->beside = false;
-		else if (strcmp(word, "cold=on") == 0)
-			a->cold = true;
-		else {
-			(void)errtext_set(e, -EINVAL, "slice %s: no word '%s' (draft=off trace=off beside=off cold=on)", label, word);
+	(void)snprintf(a->host, sizeof a->host, "%s", r->to.host);
+	while ((word = strtok_r(NULL, " \t\n", &save)))
+		if (take_word(a, word, e) < 0)
 			return NULL;
-		}
-	}
+	a->to.host = a->host;
 	r->n_arms++;
 	return a;
 }

@@ -40,6 +40,8 @@ struct record {
 
 struct arm {
 	char label[32];
+	struct target to;
+	char host[64];
 	bool draft, trace, beside, cold; /* cold: every request begins with something new, so that nothing is reused */
 	uint32_t slices;
 	double seconds; /* of all its slices */
@@ -60,5 +62,7 @@ struct run {
 
 int MUSTCHECK run_init(struct run *r, struct errtext *e); /* options and target are set */
 void run_done(struct run *r);
-/* line: "LABEL [draft=off] [trace=off] [beside=off] [cold=on]"; the words of a label's first slice hold for all of it. */
+/* "HOST:PORT" into ret_host and *ret_port; -EINVAL with a sentence. */
+int MUSTCHECK run_address(const char *text, char *ret_host, size_t size, uint16_t *ret_port, struct errtext *e);
+/* line: "LABEL [draft=off] [trace=off] [beside=off] [cold=on] [at=HOST:PORT]"; the words of a label's first slice hold for all of it. */
 int MUSTCHECK run_slice(struct run *r, const char *line, struct errtext *e);

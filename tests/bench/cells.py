@@ -1,0 +1,162 @@
+"""The cells of make bench that load a whole server over HTTP. Each is one function (args, results) with an honest name."""
+import os
+import statistics
+from pathlib import Path
+
+import loader
+from loader import Load, alternate
+from server import LlamaServer, Server
+
+STATS = ("mean", "p50", "p95", "p99")
+
+
+def add_all(results, cell, row, threads, metrics=("ttft_ms", "tpot_ms"), stats=STATS):
+    """Every statistic of a label as a figure of its own: '<cell>: tpot p99'."""
+    for m in metrics:
+        for s in stats:
+            v, low, high = row[m][s]
+            results.add(f"{cell}: {m[:-3]} {s}", v, "ms", threads, ci=(low, high))
+
+
+def ratio(results, figure, value, unit, threads, against, r):
+    results.add(figure, value, unit, threads, against, r[0], (r[1], r[2]))
+
+
+def concurrency(args, results):
+    """1, 8 and 32 clients, plain and drafted, capture off and capture on with a learner training beside: twelve cells, four arms a server."""
+    arms = ["plain,off draft=off", "drafted,off", "plain,training draft=off", "drafted,training"]
+    for clients, requests, tokens, repeats in ((1, 3, 40, 2), (8, 12, 32, 2), (32, 32, 16, 2)):
+        with Server(args, 2, broker=True, max_seqs=32, max_context=1024) as s:
+            which = s.activate_some_draft()
+            s.start_learner()
+
+            def set_arm(line, s=s):
+                s.capture("training" in line)
+                s.train("training" in line)
+            flags = {"file": args.prompts, "domain": "code", "clients": clients, "requests": requests, "max_tokens": tokens, "max_chars": 340}
+            with Load(args, s.address, **flags) as load:
+                s.capture(True)
+                load.slice("warmup")
+                alternate(load, arms, repeats, set_arm)
+        for line in arms:
+            label = line.split()[0]
+            row, cell = load.labels[label], f"{clients} clients, {label.replace(',', ', ')}"
+            add_all(results, cell, row, 2)
+            r = load.ratios.get(label)
+            results.add(f"{cell}: all clients", row["tokens_per_s"][0], "tok/s", 2, r and "plain, off", r and r["tokens_per_s"][0],
+                        (r["tokens_per_s"] if r else row["tokens_per_s"])[-2:])
+        print(f"  ({which}; accepted {load.labels['drafted,off']['accepted']} of {load.labels['drafted,off']['proposed']} proposals)")
+
+
+def long_prompts_arriving(args, results):
+    """8 clients decode while prompts of about 4,000 tokens arrive one after the other: P99 of the clients' time per token over its median."""
+    flags = {"file": args.prompts, "domain": "code", "max_chars": 340, "clients": 8, "seconds": 25, "max_tokens": 64, "arrivals": "even",
+             "beside": "long", "beside__rate": 0.1, "beside__long_tokens": 4000, "timeout_s": 300}
+    with Server(args, 2, max_seqs=12, max_context=4608, kv_tokens=24576) as s:
+        with Load(args, s.address, **flags) as load:
+            alternate(load, ["calm draft=off beside=off", "arriving draft=off"], 1)
+    calm, arriving = load.labels["calm"], load.labels["arriving"]
+    for name, row in (("calm", calm), ("4k prompts arriving", arriving)):
+        add_all(results, f"8 clients, {name}", row, 2, ("tpot_ms", "gap_ms"), ("p50", "p99"))
+    for m in ("tpot_ms", "gap_ms"):
+        t = arriving[m]["p99/p50"]
+        results.add(f"8 clients, 4k prompts arriving: {m[:-3]} P99", arriving[m]["p99"][0], "ms", 2, "its median", t[0], (t[1], t[2]))
+    beside = load.labels.get("arriving, beside")
+    if beside:
+        results.add(f"the long prompts ({beside['prompt_tokens']:.0f} tokens): ttft mean", beside["ttft_ms"]["mean"][0], "ms", 2)
+
+
+def prefix_reuse(args, results):
+    """Second round of an agent's dialogue: time to its first token when its history was just served, against the same request with a beginning of its own."""
+    flags = {"traffic": "agent", "file": args.prompts, "rounds": 2, "clients": 1, "requests": 4, "max_tokens": 32, "only_round": 2, "max_chars": 2000}
+    with Server(args, 2) as s:
+        with Load(args, s.address, **flags) as load:
+            load.slice("warmup")
+            alternate(load, ["cold cold=on draft=off", "warm draft=off"], 4)
+    warm = load.labels["warm"]
+    ratio(results, f"second round of {warm['prompt_tokens']:.0f} tokens: ttft mean", warm["ttft_ms"]["mean"][0], "ms", 2, "cold", load.ratios["warm"]["ttft_ms"]["mean"])
+
+
+def capture_cost(args, results):
+    """Capture on against off, toggled in one running server between slices of a few seconds; "off again" against "off" shows what the method cannot see below.
+
+    One server and not two: two processes differ by where their memory lies, which is a constant that no number of slices averages away. The tap's
+    queue is drained before an "off" slice. What this leaves out: a build without any tap (its ring and thread exist in both arms).
+    """
+    arms = ["off", "on", "off-again"]
+    flags = {"file": args.prompts, "domain": "code", "max_chars": 340, "clients": 4, "requests": 4, "max_tokens": 40}
+    with Server(args, 1, broker=True, max_context=1024) as s:
+        with Load(args, s.address, **flags) as load:
+            s.capture(True)
+            load.slice("warmup")
+            alternate(load, arms, args.pairs, lambda line: s.capture(line == "on"))
+        records = s.status()["records"]
+    for label, name in (("on", "capture on"), ("off-again", "capture off again (the noise)")):
+        for m, stat in (("tpot_ms", "mean"), ("tpot_ms", "p99"), ("ttft_ms", "mean")):
+            ratio(results, f"{name}: {m[:-3]} {stat}, 4 clients", load.labels[label][m][stat][0], "ms", 1, "capture off", load.ratios[label][m][stat])
+    print(f"  (capture produced {records.get('records')} records, {records.get('bytes', 0) / 1e6:.1f} MB)")
+
+
+def peer_server(args, results):
+    """All tokens a second of 16 clients against llama.cpp's server with as many slots, both up, loaded in turn."""
+    if not LlamaServer.program():
+        print("  peer_server: skipped, no llama-server on PATH or in $LLAMA_SERVER")
+        return
+    model = Path(os.environ.get("LLAMA_MODEL", str(args.model)))
+    flags = {"file": args.prompts, "domain": "code", "max_chars": 340, "clients": 16, "requests": 16, "max_tokens": 32, "token_ids": "off"}
+    with Server(args, 2, max_seqs=16, max_context=1024) as s, LlamaServer(model, 2, 16, 1024) as peer:
+        print(f"  (llama-server {' '.join(str(f) for f in peer.flags)}, {model.name})")
+        with Load(args, s.address, **flags) as load:
+            for line in ("warmup", f"llama at={peer.address}", "ours draft=off", "ours", "llama", "llama", "ours"):
+                load.slice(line)
+    ours = load.labels["ours"]
+    ratio(results, "16 clients, plain: all clients", ours["tokens_per_s"][0], "tok/s", 2, "llama-server", load.ratios["ours"]["tokens_per_s"])
+    ratio(results, "16 clients, plain: tpot p99", ours["tpot_ms"]["p99"][0], "ms", 2, "llama-server", load.ratios["ours"]["tpot_ms"]["p99"])
+
+
+def start_to_ready(args, results):
+    """From exec to the first 200 of /health, the model in the file cache."""
+    took = []
+    for i in range(4):
+        with Server(args, 2) as s:
+            if i > 0:
+                took.append(s.start_s)
+    results.add("start to ready", statistics.median(took), "s", 2, ci=(min(took), max(took)))
+
+
+# SmolLM2-135M: 134.48 M matrix weights in bf16; keys and values of 30 layers of 3 heads of 64, bf16 as the target keeps them
+TARGET_MIB, KV_BYTES, DRAFT_MIB = 134.48e6 * 2 / 2**20, 30 * 2 * 3 * 64 * 2, 8.8e6 * 2 / 2**20
+
+
+def memory(args, results):
+    """Resident memory under load against the sum of what must be there: target, one draft, keys and values of all slots."""
+    kv_tokens = 16384
+    with Server(args, 2, max_seqs=16, max_context=1024, kv_tokens=kv_tokens) as s:
+        s.activate_some_draft()
+        loader.once(args, s.address, file=args.prompts, domain="code", max_chars=1200, clients=16, requests=24, max_tokens=16)
+        resident = s.resident_mib()
+    parts = TARGET_MIB + DRAFT_MIB + kv_tokens * KV_BYTES / 2**20
+    results.add("resident memory, 16 clients, 16,384 tokens of KV", resident, "MiB", 2, f"target + draft + KV ({parts:.0f} MiB)", resident / parts)
+
+
+def plain_decode(args, results, peer):
+    """One client over HTTP; peer(threads) gives llama-bench's (decode, prefill) or None."""
+    for threads in (1, 2):
+        other = peer(threads)
+        with Server(args, threads) as s:
+            flags = {"file": args.prompts, "domain": "code", "max_chars": 340, "clients": 1, "requests": 6, "max_tokens": 96}
+            row = loader.once(args, s.address, "plain draft=off trace=off", **flags)
+            v, low, high = (1000 / x for x in row["tpot_ms"]["mean"])
+            results.add("plain decode, batch 1", v, "tok/s", threads, other and "llama.cpp", other and v / other[0], (high, low))
+            row = loader.once(args, s.address, "plain draft=off trace=off", traffic="long", long_tokens=440, clients=1, requests=5, max_tokens=1)
+            v, low, high = (1000 * row["prompt_tokens"] / x for x in row["ttft_ms"]["mean"])
+            results.add(f"prefill, {row['prompt_tokens']:.0f} tokens", v, "tok/s", threads, other and "llama.cpp", other and v / other[1], (high, low))
+
+
+def real_dialogues(args, results):
+    """ShareGPT's people at Poisson arrivals, three rounds each: the latencies a mixed public would see, measured from when they should have been sent."""
+    flags = {"traffic": "dialogues", "file": args.dialogues, "rounds": 3, "clients": 0, "rate": 0.25, "seconds": 40, "max_tokens": 48, "max_chars": 1500,
+             "ignore_eos": "off", "think_ms": 1000}
+    with Server(args, 2, max_seqs=16) as s:
+        row = loader.once(args, s.address, "dialogues", **flags)
+    add_all(results, "dialogues, open loop 0.25/s", row, 2)

@@ -1,0 +1,54 @@
+"""Two minutes of make soak, and half a minute of clients that mean harm: nothing leaks, nobody else notices."""
+import os
+import subprocess
+import sys
+import threading
+
+from conftest import BIN, ROOT, poll
+
+sys.path.insert(0, str(ROOT / "tests" / "soak"))
+
+import hostile  # noqa: E402
+from soak import Soak  # noqa: E402
+
+MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
+
+
+def test_soak(toy, tmp_path):
+    head = tmp_path / "toy.safetensors"
+    subprocess.run([sys.executable, str(ROOT / "tests" / "fixtures" / "toy_model.py"), str(tmp_path / "toy.gguf"), "--seed", "1", "--hf", str(head)], check=True)
+    report = Soak(BIN, tmp_path / "toy.gguf", "toy", head, MINUTES).go()
+    print(report.text())
+    assert not report.faults(), report.faults()
+
+
+def test_hostile_clients_hurt_nobody(stack):
+    child = stack.start_serve(max_context=512)
+    ask = lambda i: stack.chat(f"Item {i}?", temperature=0.5 * (i % 2), seed=i, max_tokens=24)
+    before = [ask(i) for i in range(12)]
+    assert all(a.ok for a in before)
+    fds = lambda: len(os.listdir(f"/proc/{child.pid}/fd"))
+    idle = fds()
+    ending, different, asked = threading.Event(), [], [0]
+
+    def honest(first):
+        i = first
+        while not ending.is_set():
+            a = ask(i % 12)
+            asked[0] += 1
+            if a.status != 429 and not a.same_text(before[i % 12]):
+                different.append((i % 12, a.status, a.error, a.text))
+            i += 1
+    threads = [threading.Thread(target=honest, args=(3 * i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    seen = hostile.hostile(stack.address, 30)
+    ending.set()
+    for t in threads:
+        t.join()
+    print(f"{seen.sent}\n{seen.statuses}\n{asked[0]} honest requests")
+    assert child.running(), child.tail(40)
+    assert not different, different[:3]
+    assert asked[0] >= 8
+    assert not seen.faults(), seen.faults()
+    assert poll(30, lambda: stack.status("serve").get("running") == 0 and fds() <= idle + 2), (fds(), idle, stack.status("serve"))
