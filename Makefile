@@ -8,7 +8,8 @@
 #   make system     real programs against a real Kafka
 #   make lint       formatting, include direction, cppcheck
 #   make fuzz       libFuzzer on every parser (SECONDS_EACH=60)
-#   make bench      speed as ratios against peers and limits; build/bench.jsonl
+#   make bench      speed as ratios against peers and limits; build/bench.jsonl, .svg (CELLS="capture_cost memory" for some)
+#   make soak       32 clients, hang-ups, switches, a broker that comes and goes: nothing leaks, nothing changes (MINUTES=30)
 #   make V=asan     the same under AddressSanitizer and UBSan, into build/asan
 #   make help       this list
 SHELL  := /bin/bash
@@ -87,6 +88,7 @@ endef
 $(foreach r,base schemas kernels serve learn daemon load cross,$(eval $(call room_tests,$(r))))
 # Benches below the programs: build/release/bench/bench_<name>
 $(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS) $(BASE))
+$(B)/bench/bench_tap: $(B)/tests/bench/bench_tap.o $(call obj,$(ROOMS.serve))
 $(B)/bench/bench_decode $(B)/bench/bench_ttt: $(B)/bench/bench_%: $(B)/tests/bench/bench_%.o $(call obj,$(ROOMS.cross))
 # The load generator: build/release/bench/load
 $(B)/bench/load: $(call obj,tests/bench/load/load.c $(ROOMS.load))
@@ -113,13 +115,15 @@ lint:
 	tests/lint
 fuzz:
 	tests/fuzz/run $(or $(SECONDS_EACH),60)
-BENCHES := bench_kernels bench_decode bench_ttt load
+BENCHES := bench_kernels bench_decode bench_ttt bench_tap load
 bench: all $(BENCHES:%=$(B)/bench/%)
 	tests/bench/run $(CELLS)
+soak: all
+	tests/soak/run --minutes $(or $(MINUTES),30)
 help:
 	@sed -n 's/^#   //p' Makefile
 clean:
 	rm -rf build
-.PHONY: all unit unit-bins deps demo check system lint fuzz bench help clean
+.PHONY: all unit unit-bins deps demo check system lint fuzz bench soak help clean
 .DEFAULT_GOAL := all
 -include $(shell test -d $(B) && find $(B) -name '*.d')
