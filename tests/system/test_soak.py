@@ -1,5 +1,6 @@
 """Two minutes of make soak, and half a minute of clients that mean harm: nothing leaks, nobody else notices."""
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -9,9 +10,29 @@ from conftest import BIN, ROOT, poll
 sys.path.insert(0, str(ROOT / "tests" / "soak"))
 
 import hostile  # noqa: E402
-from soak import Soak  # noqa: E402
+from soak import Report, Soak, fit  # noqa: E402
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
+
+
+def test_the_judges_can_say_no():
+    rng = random.Random(3)
+    noisy = [(i / 2, 30 + rng.gauss(0, 1)) for i in range(240)]
+    rise, allowed = fit(noisy)
+    assert rise <= allowed
+    rise, allowed = fit([(t, m + 0.1 * t) for t, m in noisy])  # 6 MiB over the second half
+    assert rise > allowed
+    good = dict(answers=100, drafted=50, accepted=9, switches=3, fds=(9, 9))
+    assert not Report(**good).faults()
+    for bad in ({"answers": 3}, {"accepted": 0}, {"changed": ["x"]}, {"failed": ["x"]}, {"fds": (9, 30)}, {"growth": (6.0, 2.0)}, {"growth": (float("nan"), 2.0)},
+                {"ended": -11}, {"pages": {"total": 9, "free": 5, "cached": 3}}):
+        assert len(Report(**{**good, **bad}).faults()) == 1, bad
+    judge = lambda reply, due="whole", closed=True: hostile.judge("kind", b"raw", due, reply, closed)
+    fine = b'HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n\r\n{"error":{"message":"max_tokens must be a number."}}'
+    assert not judge(fine) and not judge(b"") and not judge(b"", "part", False)
+    for bad in (b"garbage", fine.replace(b" 400 ", b" 500 "), fine.replace(b"a number", b"a\\nnumber"), fine.replace(b'"error"', b'"other"')):
+        assert judge(bad), bad
+    assert judge(b"", "whole", False)
 
 
 def test_soak(toy, tmp_path):
