@@ -69,6 +69,8 @@ static void append(struct joined *j, const struct trace_record *r)
 	if (r->last_hidden)
 		memcpy(j->hidden + (size_t)j->n_hid * (size_t)j->H, r->last_hidden, (size_t)r->T_prompt * (size_t)j->H * sizeof *j->hidden);
 	for (int s = 0; s < r->S; s++) {
+		if (!record_round_is_chain(r, s))
+			continue;
 		j->round_start[j->n_rounds] = (uint32_t)at + r->round_start[s];
 		j->round_len[j->n_rounds++] = r->round_len[s];
 	}

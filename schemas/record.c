@@ -94,6 +94,14 @@ size_t record_bytes(int T, int T_gen, int T_prompt, int S, int K, int k, int H_t
 	       (size_t)S * round;
 }
 
+bool record_round_is_chain(const struct trace_record *r, int s)
+{
+	for (int j = 0; r->draft_parent && j < r->round_len[s]; j++)
+		if (r->draft_parent[s * r->k + j] != (uint8_t)(j - 1))
+			return false;
+	return true;
+}
+
 /* ---- decoding ---- */
 
 /* A tensor that must have dtype and dims dims; NULL in *ret when absent. */

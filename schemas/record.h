@@ -45,6 +45,8 @@ int MUSTCHECK record_encode(struct buf *out, const struct trace_record *r); /* -
 /* vocab 0 = unknown. On failure e says which field; nothing is owned. */
 int MUSTCHECK record_decode(const void *blob, size_t len, uint32_t vocab, struct trace_record *ret, struct errtext *e);
 void record_done(struct trace_record *r);
+/* Round s proposed a chain; trees are replayed by nobody. */
+bool record_round_is_chain(const struct trace_record *r, int s);
 /* Bytes a record of this shape takes, at most: for choosing T before encoding. */
 size_t record_bytes(int T, int T_gen, int T_prompt, int S, int K, int k, int H_t);
 

@@ -21,7 +21,7 @@ bool capture_wanted(struct engine *g, const struct session *s)
 
 void capture_begin(struct engine *g, struct session *s)
 {
-	struct tap_request r = {.temperature = s->req.sampling.temperature, .traced = s->traced, .k = g->k};
+	struct tap_request r = {.temperature = s->req.sampling.temperature, .traced = s->traced, .k = g->shape.depth};
 	if (!g->o.tap)
 		return;
 	snprintf(r.request, sizeof r.request, "%s", s->req.request_id);
@@ -119,7 +119,7 @@ void capture_rows(struct engine *g, const struct piece *p)
 		rows.topk_ids = g->cap_ids;
 		rows.topk_logprob = g->cap_val;
 		if (s->n_proposed)
-			tap_round(g->o.tap, s->tap, (uint32_t)(p->n_past - 1), s->proposed, s->n_proposed, p->accepted,
+			tap_round(g->o.tap, s->tap, (uint32_t)(p->n_past - 1), s->proposed, s->branches ? s->parent : NULL, s->n_proposed, p->accepted,
 				  s->proposer, s->mixed);
 	}
 	tap_rows(g->o.tap, s->tap, &rows);

@@ -30,12 +30,12 @@ struct draft_kind {
 	void (*bind)(struct draft *x, struct dev *d);
 	int (*weights_sha)(const struct draft *x, char ret_hex[static 65]); /* of what is held */
 	int (*kv_shape)(const struct draft *x, struct kv_pool *ret); /* n_layer, n_kv, d */
-	/* Write KV for rows with real features; for sequence i with a last row, ret_first[i] is its first
-	 * proposal (target id, DRAFT_NONE when the logits are not finite) and row i of ret_feedback
-	 * [n_seqs,H] its feedback. Entries of sequences without a last row are left alone. */
-	int (*extend)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, uint32_t *ret_first, real *ret_feedback);
-	/* One more chain step for n sequences from feedback [n,H]; overwrites feedback; ret_ids target ids or DRAFT_NONE. */
-	int (*step)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, real *feedback, uint32_t *ret_ids);
+	/* Write KV for rows with real features; for sequence i with a last row, row i of ret_ids and ret_logp [n_seqs,width] are
+	 * its likeliest first proposals (target ids, log-probabilities over the draft's vocabulary, best first; all DRAFT_NONE when
+	 * the logits are not finite) and row i of ret_feedback [n_seqs,H] its feedback. Rows of sequences without a last row are left alone. */
+	int (*extend)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, int width, uint32_t *ret_ids, float *ret_logp, real *ret_feedback);
+	/* One level more: M proposals from the feedback [M,H] that led to them; overwrites feedback; ret_ids, ret_logp [M,width] what may follow each. */
+	int (*step)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, int width, real *feedback, uint32_t *ret_ids, float *ret_logp);
 	int (*hidden)(const struct draft *x); /* H, width of feedback */
 };
 extern const struct draft_kind draft_eagle3;

@@ -1,7 +1,7 @@
 /* The EAGLE-3 row of the draft table: a checkpoint folder becomes a packed layer
  * with its own reduced vocabulary; rows in, target ids out.
  *
- * The best draft token is the argmax over the draft's vocabulary. Logits that are
+ * Proposals are the largest logits over the draft's vocabulary, ties by lower draft id. Logits that are
  * not finite (a corrupt checkpoint, an overflow) give DRAFT_NONE, and the engine decodes
  * that sequence plainly from there: a draft can cost speed, never an answer.
  */
@@ -11,6 +11,7 @@
 #include "kernels/model/eagle3.h"
 #include "schemas/draft_config.h"
 #include "serve/draft.h"
+#include "serve/tree.h"
 
 struct draft {
 	struct dev *d;
@@ -19,8 +20,9 @@ struct draft {
 	real *rows_fb;                /* [M,H] feedback of every row */
 	real *logits;                 /* [n,V_d] */
 	size_t n_rows_fb, n_logits;   /* reals held */
-	uint32_t *logit_rows, *best;  /* [n] */
-	float *lse;                   /* [n] */
+	uint32_t *logit_rows;         /* [n] */
+	uint32_t *best;               /* [n,TREE_WIDTH] */
+	float *value, *lse;           /* [n,TREE_WIDTH] [n] */
 	int *seq_of;                  /* [n] sequence of each logit row */
 	int cap;                      /* n */
 };
@@ -76,6 +78,7 @@ static struct draft *e3_free(struct draft *x)
 	free(x->d2t);
 	free(x->logit_rows);
 	free(x->best);
+	free(x->value);
 	free(x->lse);
 	free(x->seq_of);
 	free(x);
@@ -144,14 +147,16 @@ static int reserve(struct draft *x, int M, int n)
 		return r;
 	free(x->logit_rows);
 	free(x->best);
+	free(x->value);
 	free(x->lse);
 	free(x->seq_of);
 	x->cap = 0;
 	x->logit_rows = malloc((size_t)n * sizeof *x->logit_rows);
-	x->best = malloc((size_t)n * sizeof *x->best);
+	x->best = malloc((size_t)n * TREE_WIDTH * sizeof *x->best);
+	x->value = malloc((size_t)n * TREE_WIDTH * sizeof *x->value);
 	x->lse = malloc((size_t)n * sizeof *x->lse);
 	x->seq_of = malloc((size_t)n * sizeof *x->seq_of);
-	if (!x->logit_rows || !x->best || !x->lse || !x->seq_of)
+	if (!x->logit_rows || !x->best || !x->value || !x->lse || !x->seq_of)
 		return -ENOMEM;
 	x->cap = n;
 	return 0;
@@ -224,19 +229,25 @@ static int e3_kv_shape(const struct draft *x, struct kv_pool *ret)
 	return 0;
 }
 
-/* Argmax of n logit rows as target ids. lse is finite only when every logit of the row is no NaN and none is +inf. */
-static int best_ids(struct draft *x, int n)
+/* The `width` best of n logit rows, as target ids and log-probabilities. lse is finite only when every logit of the row is
+ * no NaN and none is +inf. */
+static int best_ids(struct draft *x, int n, int width)
 {
 	int V_d = eagle3_cfg(x->m)->V_d;
-	int r = x->d->ops->topk(x->d, x->best, NULL, x->lse, x->logits, V_d, n, V_d, 1);
-	for (int i = 0; !r && i < n; i++) {
-		bool fine = isfinite(x->lse[i]) && x->best[i] < (uint32_t)V_d;
+	if (width < 1 || width > TREE_WIDTH || width > V_d)
+		return -EINVAL;
+	int r = x->d->ops->topk(x->d, x->best, x->value, x->lse, x->logits, V_d, n, V_d, width);
+	for (int i = 0; !r && i < n * width; i++) {
+		float lse = x->lse[i / width];
+		bool fine = isfinite(lse) && x->best[i] < (uint32_t)V_d;
 		x->best[i] = fine ? eagle3_target_id(x->m, x->best[i]) : DRAFT_NONE;
+		x->value[i] -= lse;
 	}
 	return r;
 }
 
-static int e3_extend(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, uint32_t *ret_first, real *ret_feedback)
+static int e3_extend(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, int width, uint32_t *ret_ids, float *ret_logp,
+		     real *ret_feedback)
 {
 	int H = eagle3_cfg(x->m)->H, n = 0;
 	int r = reserve(x, rows->M, rows->n_seqs);
@@ -251,15 +262,18 @@ static int e3_extend(struct draft *x, struct kv_pool *kv, const struct draft_row
 				 .n_seqs = rows->n_seqs, .logit_rows = x->logit_rows, .n_logits = n};
 	r = eagle3_forward(x->m, kv, &b, rows->features, NULL, x->rows_fb, x->logits);
 	if (!r && n)
-		r = best_ids(x, n);
+		r = best_ids(x, n, width);
 	for (int i = 0; !r && i < n; i++) {
-		ret_first[x->seq_of[i]] = x->best[i];
-		r = x->d->ops->copy_rows(x->d, ret_feedback + (size_t)x->seq_of[i] * (size_t)H, H, x->rows_fb, H, &x->logit_rows[i], 1, H);
+		size_t at = (size_t)x->seq_of[i], w = (size_t)width;
+		memcpy(ret_ids + at * w, x->best + (size_t)i * w, w * sizeof *ret_ids);
+		memcpy(ret_logp + at * w, x->value + (size_t)i * w, w * sizeof *ret_logp);
+		r = x->d->ops->copy_rows(x->d, ret_feedback + at * (size_t)H, H, x->rows_fb, H, &x->logit_rows[i], 1, H);
 	}
 	return r;
 }
 
-static int e3_step(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, real *feedback, uint32_t *ret_ids)
+static int e3_step(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, int width, real *feedback, uint32_t *ret_ids,
+		   float *ret_logp)
 {
 	int n = rows->M;
 	int r = reserve(x, n, n);
@@ -271,9 +285,11 @@ static int e3_step(struct draft *x, struct kv_pool *kv, const struct draft_rows 
 				 .n_seqs = rows->n_seqs, .logit_rows = x->logit_rows, .n_logits = n};
 	r = eagle3_forward(x->m, kv, &b, NULL, feedback, feedback, x->logits);
 	if (!r)
-		r = best_ids(x, n);
-	if (!r)
-		memcpy(ret_ids, x->best, (size_t)n * sizeof *ret_ids);
+		r = best_ids(x, n, width);
+	if (!r) {
+		memcpy(ret_ids, x->best, (size_t)(n * width) * sizeof *ret_ids);
+		memcpy(ret_logp, x->value, (size_t)(n * width) * sizeof *ret_logp);
+	}
 	return r;
 }
 

@@ -92,7 +92,7 @@ static int fit_feedback(struct engine *g, const struct slot_load *l)
 	if (H <= g->Hd)
 		return H == g->Hd ? 0 : -EINVAL; /* drafts are as wide as their target: cannot differ */
 	for (int i = 0; i < 4; i++) {
-		*arrays[i] = d->ops->alloc(d, (size_t)g->o.max_seqs * (size_t)H * sizeof(real));
+		*arrays[i] = d->ops->alloc(d, (size_t)g->o.max_seqs * TREE_WIDTH * (size_t)H * sizeof(real));
 		if (!*arrays[i])
 			return -ENOMEM;
 	}

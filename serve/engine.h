@@ -18,7 +18,8 @@ struct tap;
 struct dev;
 struct llama;
 
-enum { ENGINE_MAX_K = 8, ENGINE_MAX_SEQS = 32, ENGINE_MAX_PRIORITY = 2 };
+enum { ENGINE_MAX_K = 8 /* tokens on a path */, ENGINE_MAX_NODES = 16 /* of a tree */, ENGINE_MAX_SEQS = 32, ENGINE_MAX_PRIORITY = 2 };
+enum draft_mode { DRAFT_CHAIN, DRAFT_TREE, DRAFT_AUTO, DRAFT_OFF };
 
 enum prefix_sharing {
 	PREFIX_OFF,    /* nothing is kept after a request */
@@ -37,7 +38,9 @@ struct engine_options {
 	enum prefix_sharing prefix; /* whose prefixes are reused */
 	int prefill_chunk;        /* prompt rows a round, when nobody decodes */
 	double slowdown;          /* a round that decodes may take this many times one without prompts; 0 = 2 */
-	int draft_k;              /* 1..ENGINE_MAX_K */
+	int draft_k;              /* tokens on the longest path, 1..ENGINE_MAX_K */
+	enum draft_mode draft_mode;
+	int draft_nodes;          /* of a tree, at most; 0..ENGINE_MAX_NODES */
 	uint64_t eog_ids[8]; int n_eog;
 	char target_fp[65];
 	struct tap *tap;          /* NULL = no capture */

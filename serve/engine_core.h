@@ -62,7 +62,7 @@ struct cmd { /* on its caller's stack; the engine answers through done */
 
 struct engine {
 	struct engine_options o;
-	int V, H, max_rows;
+	int V, H, max_rows, max_piece; /* max_piece: rows of one decoding session */
 	pthread_t thread;
 	bool started;
 
@@ -98,10 +98,11 @@ struct engine {
 	struct piece pieces[ENGINE_MAX_SEQS];
 	int n_pieces;
 	int n_decode_rows, n_prompt_rows; /* of this round's batch */
-	int k;              /* chain length of this round */
+	struct draft_shape shape; /* of this round's proposals */
+	struct tree trees[ENGINE_MAX_SEQS];
 	real *features, *hidden, *logits; /* [max_rows,3H] [max_rows,H] [max logits,V] */
 	real *d_features;                 /* [max_rows,3H] gathered for a draft */
-	real *fb, *fb_out, *chain[2];     /* [max_seqs,Hd]: by seat; of an extend; of a running chain */
+	real *fb, *fb_out, *chain[2];     /* [max_seqs*TREE_WIDTH,Hd]: by seat; of an extend; of two levels by turns */
 	int Hd;                           /* width the four were made for, 0 = not made */
 	uint32_t *cap_ids; float *cap_val, *cap_lse; /* [max logits,topk] for the tap */
 	float round_gap_ms;
@@ -139,7 +140,7 @@ void reuse_commit(struct engine *g, struct session *s); /* after a round: full p
 /* s drafts from another slot now: its draft KV comes along from `from`'s plane. */
 void reuse_carry(struct engine *g, struct session *s, int from);
 
-/* propose.c: chains for every decoding session that can have one; fills s->proposed. */
+/* propose.c: trees for every decoding session that can have one; fills s->proposed. */
 void propose_all(struct engine *g);
 /* Write draft KV for the rows this round made real, and learn each one's next first proposal. */
 void extend_all(struct engine *g);
@@ -155,7 +156,11 @@ int round_run(struct engine *g);
 void rows_reset(struct rows *b);
 /* One row of a sequence; the caller closes the sequence with rows_seq. */
 void rows_add(struct rows *b, uint32_t id, int pos, const uint32_t *pages);
+/* A row whose place among its sequence's pages is not its position. */
+void rows_add_at(struct rows *b, uint32_t id, int pos, int place, const uint32_t *pages);
 void rows_seq(struct rows *b, const uint32_t *pages, int n_past, int n_rows);
+/* The sequence just closed is a tree from tree0 on; parent is borrowed until the forward is over. */
+void rows_tree(struct rows *b, const int16_t *parent, int tree0);
 
 /* capture.c: what the tap hears. */
 static inline uint64_t told_key(const struct engine_request *r)

@@ -34,6 +34,8 @@ static int check(const struct engine_options *o, struct errtext *e)
 		return errtext_set(e, -EINVAL, "draft_k %d is outside 1..%d", o->draft_k, ENGINE_MAX_K);
 	if (o->slowdown != 0 && !(o->slowdown >= 1))
 		return errtext_set(e, -EINVAL, "slowdown %g is below 1", o->slowdown);
+	if (o->draft_nodes < 0 || o->draft_nodes > ENGINE_MAX_NODES || (o->draft_mode == DRAFT_TREE && o->draft_nodes < 2))
+		return errtext_set(e, -EINVAL, "draft.nodes %d is outside 2..%d", o->draft_nodes, ENGINE_MAX_NODES);
 	if (o->prefill_chunk < 1 || o->max_queue < 1 || o->max_context < 2)
 		return errtext_set(e, -EINVAL, "prefill_chunk, max_queue and max_context must be positive");
 	if (o->kv_tokens < PAGE_TOK)
@@ -47,7 +49,7 @@ static int alloc_arrays(struct engine *g)
 {
 	struct dev *d = g->o.dev;
 	const struct ops *o = d->ops;
-	int n_logits = g->o.max_seqs * (ENGINE_MAX_K + 1);
+	int n_logits = g->o.max_seqs * g->max_piece;
 	size_t rows = (size_t)g->max_rows, H = (size_t)g->H, L = (size_t)n_logits;
 	g->features = o->alloc(d, rows * N_BOUNDARIES * H * sizeof(real));
 	g->d_features = o->alloc(d, rows * N_BOUNDARIES * H * sizeof(real));
@@ -108,10 +110,11 @@ int engine_new(const struct engine_options *o, struct engine **ret, struct errte
 	g->o = *o;
 	g->V = llama_cfg(o->target)->V;
 	g->H = llama_cfg(o->target)->H;
-	g->max_rows = o->max_seqs * (ENGINE_MAX_K + 1) + o->prefill_chunk;
+	g->max_piece = (o->draft_nodes > ENGINE_MAX_K ? o->draft_nodes : ENGINE_MAX_K) + 1;
+	g->max_rows = o->max_seqs * g->max_piece + o->prefill_chunk;
 	g->max_rows = g->max_rows > PAGE_TOK ? g->max_rows : PAGE_TOK; /* rebuilding goes page by page */
 	g->budget.slowdown = o->slowdown > 0 ? o->slowdown : 2;
-	g->k = o->draft_k;
+	g->shape = (struct draft_shape){1, o->draft_k, o->draft_k};
 	atomic_init(&g->draft_k, o->draft_k);
 	g->waiting_tail = &g->waiting;
 	g->cmds_tail = &g->cmds;
@@ -200,7 +203,7 @@ int engine_load(struct engine *g, uint32_t version, const char *dir, char ret_sh
 	const struct llama_config *c = llama_cfg(g->o.target);
 	struct slot_spec spec = {.isa = g->o.dev->isa, .embedding = llama_embedding(g->o.target), .n_target_layers = c->n_layer,
 				 .boundaries = c->boundaries, .type = g->o.f32_kv ? DT_F32 : DT_BF16, .M = g->max_rows,
-				 .n = g->o.max_seqs};
+				 .n = g->o.max_seqs * TREE_WIDTH};
 	struct slot_load l;
 	if (!version)
 		return errtext_set(e, -EINVAL, "version 0 means no draft: it cannot be loaded");

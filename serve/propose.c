@@ -1,7 +1,8 @@
-/* Drafting: chains before the target's forward, extends after it.
+/* Drafting: trees before the target's forward, extends after it.
  *
- * Sessions are batched per slot. A chain's first token is already known from the
- * last extend; each further step feeds the token and the feedback before it. A chain is cut where it could not be
+ * Sessions are batched per slot, and level by level. What may follow the root is already known from the
+ * last extend; each further level feeds the tokens and the feedback that led to them. In the draft's KV
+ * the nodes it ran lie behind the real rows, and the next extend writes over them. A path is cut where it could not be
  * served: at max_tokens, and after a token that ends the text. Anything that
  * goes wrong in a draft (a failed operation, logits that are not finite) costs that
  * session its draft and nothing else.
@@ -19,7 +20,7 @@ static void leave_slot(struct engine *g, struct session *s)
 	if (s->slot >= 0)
 		g->slots.s[s->slot].requests--;
 	s->slot = -1;
-	s->first = DRAFT_NONE; /* it was the old version's word */
+	s->first[0] = DRAFT_NONE; /* it was the old version's word */
 	s->move_at = 0;
 }
 
@@ -59,76 +60,123 @@ static bool ends_text(const struct engine *g, const struct session *s, uint32_t 
 	return false;
 }
 
-/* How many proposals could still be served: the round itself emits one token more. */
-static int chain_want(const struct engine *g, const struct session *s)
+/* What s may propose in this round: no more than could be served (the round itself emits one token more), and
+ * no more nodes than there are places in its pages. */
+static struct draft_shape shape_of(const struct engine *g, const struct session *s)
 {
-	int most = session_left(s) - 1, room = session_room(s);
-	most = most < room ? most : room;
-	return most < g->k ? most : g->k;
+	struct draft_shape h = g->shape;
+	int deepest = session_left(s) - 1, room = session_room(s);
+	h.depth = h.depth < deepest ? h.depth : deepest;
+	h.nodes = h.nodes < room ? h.nodes : room;
+	if (h.nodes < 1)
+		h.depth = 0;
+	if (h.depth <= 1 && h.width > h.nodes)
+		h.width = h.nodes;
+	return h;
 }
 
-/* Keep in `on` only the sessions whose chain goes on after n proposals, and gather their feedback
- * rows from src. Returns how many. */
-static int narrow(struct engine *g, struct session **on, int n, int have, const real *src, int ld_seat, real *dst)
+struct ending { const struct engine *g; const struct session *s; };
+
+static bool ends(const void *arg, uint32_t id)
 {
-	uint32_t from[ENGINE_MAX_SEQS];
-	int m = 0;
-	for (int i = 0; i < n; i++) {
-		struct session *s = on[i];
-		if (s->n_proposed != have || have >= chain_want(g, s) || ends_text(g, s, s->proposed[have - 1]))
-			continue;
-		from[m] = (uint32_t)(ld_seat ? s->seat : i);
-		on[m++] = s;
+	const struct ending *x = arg;
+	return ends_text(x->g, x->s, id);
+}
+
+/* The level's nodes of one session enter the draft batch; from: which row of the level before fed each. */
+static void add_level(struct engine *g, const struct session *s, const struct tree *t, int base, uint32_t *from)
+{
+	struct rows *b = &g->db;
+	int width = t->n_live;
+	for (int i = 0; i < width; i++) {
+		const struct tree_cand *c = &t->c[t->live[i]];
+		int above = c->parent < 0 ? 0 : t->c[c->parent].run - t->above_run;
+		from[b->M] = (uint32_t)(base + above);
+		rows_add_at(b, c->id, s->n_kv - 1 + c->depth, s->n_kv + c->run, s->draft_pages);
 	}
-	if (m && g->o.dev->ops->copy_rows(g->o.dev, dst, g->Hd, src, g->Hd, from, m, g->Hd))
-		return 0;
-	return m;
+	rows_seq(b, s->draft_pages, s->n_kv + t->level_run, width);
+	if (t->shape.width > 1)
+		rows_tree(b, t->run_parent, s->n_kv);
+}
+
+/* One level of every tree in `on`; false when no tree grows any more. base: each one's first row in src, and then in the
+ * chain buffer `turn`. */
+static bool grow_level(struct engine *g, struct slot *sl, struct session **on, int n, int *base, const real *src, real *dst)
+{
+	uint32_t from[ENGINE_MAX_SEQS * TREE_WIDTH], ids[ENGINE_MAX_SEQS * TREE_WIDTH * TREE_WIDTH];
+	float logp[ENGINE_MAX_SEQS * TREE_WIDTH * TREE_WIDTH];
+	struct rows *b = &g->db;
+	rows_reset(b);
+	for (int i = 0; i < n; i++) {
+		struct tree *t = &g->trees[i];
+		struct ending arg = {g, on[i]};
+		int room = session_room(on[i]) + 1 - t->n_run, row0 = b->M;
+		if (on[i]->slot < 0 || !tree_next(t, room, ends, &arg)) {
+			t->n_live = 0;
+			continue;
+		}
+		add_level(g, on[i], t, base[i], from);
+		base[i] = row0;
+	}
+	if (!b->M)
+		return false;
+	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs};
+	int width = g->shape.width;
+	bool bad = g->o.dev->ops->copy_rows(g->o.dev, dst, g->Hd, src, g->Hd, from, b->M, g->Hd) ||
+		   sl->kind->step(sl->x, &g->slots.kv, &r, width, dst, ids, logp);
+	for (int i = 0; i < n; i++)
+		for (int k = 0; k < g->trees[i].n_live; k++) {
+			int at = (base[i] + k) * width;
+			if (bad || ids[at] >= (uint32_t)g->V)
+				draft_drop(g, on[i]); /* what it proposed so far may stand */
+			else
+				tree_note(&g->trees[i], k, ids + at, logp + at);
+		}
+	return !bad;
+}
+
+static void take_tree(struct session *s, const struct tree *t, int nodes, uint32_t version)
+{
+	int depth[ENGINE_MAX_NODES];
+	s->n_proposed = tree_pick(t, nodes, s->proposed, s->parent, s->node_rank);
+	s->proposer = version;
+	s->depth = 0;
+	s->branches = false;
+	for (int i = 0; i < s->n_proposed; i++) {
+		depth[i] = s->parent[i] < 0 ? 1 : depth[s->parent[i]] + 1;
+		s->depth = depth[i] > s->depth ? depth[i] : s->depth;
+		s->branches = s->branches || s->parent[i] != i - 1;
+	}
 }
 
 static void propose_slot(struct engine *g, int slot)
 {
 	struct slot *sl = &g->slots.s[slot];
 	struct session *on[ENGINE_MAX_SEQS];
-	uint32_t next[ENGINE_MAX_SEQS];
-	int n = 0, turn = 0;
+	int base[ENGINE_MAX_SEQS], n = 0, turn = 0;
+	uint32_t version = sl->version;
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
-		if (s->slot != slot || session_prefilling(s) || reuse_preparing(s) || s->first == DRAFT_NONE || chain_want(g, s) < 1)
+		if (s->slot != slot || session_prefilling(s) || reuse_preparing(s) || s->first[0] == DRAFT_NONE)
 			continue;
-		s->proposed[0] = s->first;
-		s->n_proposed = 1;
-		s->proposer = sl->version;
+		struct draft_shape h = shape_of(g, s);
+		if (h.depth < 1)
+			continue;
+		tree_start(&g->trees[n], h, s->first, s->first_logp);
+		base[n] = s->seat;
 		on[n++] = s;
 	}
-	n = narrow(g, on, n, 1, g->fb, 1, g->chain[0]);
-	for (int have = 1; n > 0; have++) {
-		struct rows *b = &g->db;
-		rows_reset(b);
-		for (int i = 0; i < n; i++) {
-			int pos = on[i]->n_kv - 1 + have;
-			rows_add(b, on[i]->proposed[have - 1], pos, on[i]->draft_pages);
-			rows_seq(b, on[i]->draft_pages, pos, 1);
-		}
-		struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs};
-		int bad = sl->kind->step(sl->x, &g->slots.kv, &r, g->chain[turn], next);
-		for (int i = 0; i < n; i++) {
-			if (bad || next[i] >= (uint32_t)g->V)
-				draft_drop(g, on[i]); /* what it proposed so far may stand */
-			else
-				on[i]->proposed[on[i]->n_proposed++] = next[i];
-		}
-		if (bad)
-			return;
-		n = narrow(g, on, n, have + 1, g->chain[turn], 0, g->chain[1 - turn]);
-		turn = 1 - turn;
-	}
+	for (const real *src = g->fb; n && grow_level(g, sl, on, n, base, src, g->chain[turn]); turn = 1 - turn)
+		src = g->chain[turn];
+	for (int i = 0; i < n; i++)
+		take_tree(on[i], &g->trees[i], g->trees[i].shape.nodes, version);
 }
 
 void propose_all(struct engine *g)
 {
 	for (int i = 0; i < g->n_active; i++)
 		g->active[i]->n_proposed = 0;
-	if (g->k < 1)
+	if (g->shape.depth < 1)
 		return;
 	for (int i = 0; i < N_SLOTS; i++)
 		if (g->slots.s[i].state == SLOT_READY && g->slots.s[i].requests)
@@ -183,18 +231,19 @@ static void extend_slot(struct engine *g, int slot)
 {
 	struct slot *sl = &g->slots.s[slot];
 	struct session *on[ENGINE_MAX_SEQS];
-	uint32_t last_rows[ENGINE_MAX_SEQS], first[ENGINE_MAX_SEQS];
+	uint32_t last_rows[ENGINE_MAX_SEQS], first[ENGINE_MAX_SEQS * TREE_WIDTH];
+	float logp[ENGINE_MAX_SEQS * TREE_WIDTH];
 	struct rows *b = &g->db;
 	if (!gather_rows(g, slot, on, last_rows))
 		return;
 	const real *f = gather_features(g);
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
 			       .features = f, .last_rows = last_rows};
-	bool bad = !f || sl->kind->extend(sl->x, &g->slots.kv, &r, first, g->fb_out);
+	bool bad = !f || sl->kind->extend(sl->x, &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out);
 	for (int i = 0; i < b->n_seqs; i++) {
 		struct session *s = on[i];
 		bool last = last_rows[i] != UINT32_MAX;
-		if (bad || (last && first[i] >= (uint32_t)g->V)) {
+		if (bad || (last && first[i * TREE_WIDTH] >= (uint32_t)g->V)) {
 			draft_drop(g, s);
 			continue;
 		}
@@ -203,8 +252,10 @@ static void extend_slot(struct engine *g, int slot)
 		size_t at = (size_t)s->seat * (size_t)g->Hd, from = (size_t)i * (size_t)g->Hd;
 		if (g->o.dev->ops->copy_rows(g->o.dev, g->fb + at, g->Hd, g->fb_out + from, g->Hd, NULL, 1, g->Hd))
 			draft_drop(g, s);
-		else
-			s->first = first[i];
+		else {
+			memcpy(s->first, first + (size_t)i * TREE_WIDTH, sizeof s->first);
+			memcpy(s->first_logp, logp + (size_t)i * TREE_WIDTH, sizeof s->first_logp);
+		}
 	}
 }
 

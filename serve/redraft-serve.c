@@ -33,8 +33,8 @@ enum { GIVE_UP_US = 1000000, FLUSH_US = 200000, KEYS_US = 1000000, MAX_BODY = 8 
 
 struct conf {
 	char *model, *model_name, *family, *listen, *listen_unix, *api_keys_file, *run_dir, *store;
-	int64_t threads, max_seqs, max_queue, max_context, kv_tokens, prefill_chunk, draft_k;
-	int isa, log_level;
+	int64_t threads, max_seqs, max_queue, max_context, kv_tokens, prefill_chunk, draft_k, draft_nodes;
+	int isa, log_level, draft_mode;
 	char *brokers, *extra, *domains, *tenant_key_file;
 	double sample;
 	int64_t topk, ring_mb, queue_mb;
@@ -64,7 +64,9 @@ static const struct conf_entry entries[] = {
 	{"max_context", CONF_INT, AT(max_context), "2048", 16, 1 << 20, NULL, false, "tok", "Prompt and answer of one request together."},
 	{"kv_tokens", CONF_INT, AT(kv_tokens), "0", 0, 1 << 28, NULL, false, "tok", "Keys and values held for all requests; 0 takes max_seqs x max_context."},
 	{"prefill_chunk", CONF_INT, AT(prefill_chunk), "128", 1, 8192, NULL, false, "tok", "Prompt tokens processed a round."},
-	{"draft_k", CONF_INT, AT(draft_k), "3", 1, ENGINE_MAX_K, NULL, false, "tok", "Tokens proposed a round."},
+	{"draft_k", CONF_INT, AT(draft_k), "3", 1, ENGINE_MAX_K, NULL, false, "tok", "Most tokens proposed for one path, a round."},
+	{"draft.mode", CONF_ENUM, AT(draft_mode), "chain", 0, 0, "chain|tree", false, "", "What is proposed: one path, or a tree where the draft is unsure."},
+	{"draft.nodes", CONF_INT, AT(draft_nodes), "12", 2, ENGINE_MAX_NODES, NULL, false, "tok", "Most tokens of a tree."},
 	{"capture.brokers", CONF_STRING, AT(brokers), "", 0, 0, NULL, false, "", "Kafka bootstrap servers; empty turns capture off."},
 	{"capture.sample", CONF_REAL, AT(sample), "1.0", 0, 1, NULL, false, "", "Share of conversations that are traced."},
 	{"capture.topk", CONF_INT, AT(topk), "64", 1, 256, NULL, false, "", "Entries of the target's distribution kept a token."},
@@ -215,7 +217,8 @@ static int open_engine(struct serve *s, int max_context, struct errtext *e)
 	struct engine_options o = {
 		.dev = s->dev, .target = s->target->model, .max_seqs = (int)s->conf.max_seqs, .max_queue = (int)s->conf.max_queue,
 		.max_context = max_context, .kv_tokens = s->conf.kv_tokens ? (int)s->conf.kv_tokens : (int)s->conf.max_seqs * max_context,
-		.prefill_chunk = (int)s->conf.prefill_chunk, .draft_k = (int)s->conf.draft_k, .n_eog = s->target->n_eog, .tap = s->tap,
+		.prefill_chunk = (int)s->conf.prefill_chunk, .draft_k = (int)s->conf.draft_k, .draft_mode = (enum draft_mode)s->conf.draft_mode,
+		.draft_nodes = (int)s->conf.draft_nodes, .n_eog = s->target->n_eog, .tap = s->tap,
 	};
 
 	memcpy(o.eog_ids, s->target->eog_ids, sizeof o.eog_ids);

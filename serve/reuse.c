@@ -116,7 +116,8 @@ static bool rebuild(struct engine *g, struct session *s, int i, int n)
 {
 	struct slot *sl = &g->slots.s[s->slot];
 	struct rows *b = &g->db;
-	uint32_t none = UINT32_MAX, first;
+	uint32_t none = UINT32_MAX, first[TREE_WIDTH];
+	float logp[TREE_WIDTH];
 	int row0 = i * PAGE_TOK;
 	rows_reset(b);
 	for (int p = 0; p < n; p++) {
@@ -127,7 +128,7 @@ static bool rebuild(struct engine *g, struct session *s, int i, int n)
 	rows_seq(b, s->draft_pages, row0, b->M);
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = 1,
 			       .features = g->d_features, .last_rows = &none};
-	if (sl->kind->extend(sl->x, &g->slots.kv, &r, &first, g->fb_out))
+	if (sl->kind->extend(sl->x, &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out))
 		return false;
 	for (int p = 0; p < n; p++)
 		page_of(g, s, i + p)->drafted |= bit_of(s);

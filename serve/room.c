@@ -60,13 +60,12 @@ static bool root_room(struct engine *g, struct session *s)
 /* Proposals are worth pages that nobody misses, but nobody's place. */
 void room_plan(struct engine *g)
 {
-	int k = atomic_load_explicit(&g->draft_k, memory_order_relaxed);
 	for (int i = 0; i < g->n_active; i++)
 		if (!session_prefilling(g->active[i]) && !root_room(g, g->active[i]))
 			break; /* it was the last */
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
-		int want = k < session_left(s) - 1 ? k : session_left(s) - 1;
+		int want = g->shape.depth < 1 || session_left(s) < 2 ? 0 : g->shape.nodes;
 		if (s->slot >= 0 && !session_prefilling(s) && session_room(s) < want)
 			(void)room_take(g, s, pages_for(want - session_room(s)));
 	}

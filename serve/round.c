@@ -18,16 +18,38 @@ void rows_reset(struct rows *b)
 	b->M = b->n_seqs = b->n_logits = 0;
 }
 
-void rows_add(struct rows *b, uint32_t id, int pos, const uint32_t *pages)
+void rows_add_at(struct rows *b, uint32_t id, int pos, int place, const uint32_t *pages)
 {
 	b->ids[b->M] = id;
 	b->pos[b->M] = (uint32_t)pos;
-	b->slots[b->M++] = pages_slot(pages, pos);
+	b->slots[b->M++] = pages_slot(pages, place);
+}
+
+void rows_add(struct rows *b, uint32_t id, int pos, const uint32_t *pages)
+{
+	rows_add_at(b, id, pos, pos, pages);
 }
 
 void rows_seq(struct rows *b, const uint32_t *pages, int n_past, int n_rows)
 {
 	b->seqs[b->n_seqs++] = (struct attn_seq){.pages = pages, .n_past = n_past, .row0 = b->M - n_rows, .n_rows = n_rows};
+}
+
+void rows_tree(struct rows *b, const int16_t *parent, int tree0)
+{
+	b->seqs[b->n_seqs - 1].parent = parent;
+	b->seqs[b->n_seqs - 1].tree0 = tree0;
+}
+
+/* Root and tree: a node's position is its depth's, its place the next one. */
+static void add_decoding(struct rows *b, const struct session *s)
+{
+	int pos[ENGINE_MAX_NODES];
+	rows_add(b, s->tokens[s->n_kv], s->n_kv, s->pages);
+	for (int i = 0; i < s->n_proposed; i++) {
+		pos[i] = s->parent[i] < 0 ? s->n_kv + 1 : pos[s->parent[i]] + 1;
+		rows_add_at(b, s->proposed[i], pos[i], s->n_kv + 1 + i, s->pages);
+	}
 }
 
 /* Rows [row0, M) are s's; take logits from the last n_logits of them. */
@@ -84,10 +106,10 @@ static void build_batch(struct engine *g)
 		int row0 = b->M;
 		if (session_prefilling(s) || reuse_preparing(s))
 			continue;
-		rows_add(b, s->tokens[s->n_kv], s->n_kv, s->pages);
-		for (int j = 0; j < s->n_proposed; j++)
-			rows_add(b, s->proposed[j], s->n_kv + 1 + j, s->pages);
+		add_decoding(b, s);
 		add_piece(g, s, row0, b->M - row0);
+		if (s->branches && s->n_proposed)
+			rows_tree(b, s->parent, s->n_kv + 1);
 	}
 	g->n_decode_rows = b->M;
 	share(g, budget_rows(&g->budget, b->M, g->o.prefill_chunk), give);
@@ -149,10 +171,37 @@ static void count(struct engine *g, const struct session *s, int accepted)
 	g->sum.proposing += s->n_proposed > 0;
 	g->sum.proposed += (uint64_t)s->n_proposed;
 	g->sum.accepted += (uint64_t)accepted;
-	for (int i = 0; i < s->n_proposed; i++)
+	for (int i = 0; s->n_proposed && i < s->depth; i++)
 		g->sum.prop_at[i]++;
 	for (int i = 0; i < accepted; i++)
 		g->sum.at[i]++;
+}
+
+/* Bring the rows of an accepted path together behind the root, as if they had been a chain: keys and
+ * values, features, and what else is still asked for. Sources only lie behind their destinations. */
+static int straighten(struct engine *g, const struct piece *p, const struct verdict *v)
+{
+	const struct session *s = p->s;
+	const struct ops *o = g->o.dev->ops;
+	struct rows *b = &g->tb;
+	uint32_t to[ENGINE_MAX_K], from[ENGINE_MAX_K];
+	int n = 0, W = N_BOUNDARIES * g->H, r = 0;
+	bool logits = s->traced || s->req.on_logprobs;
+	for (int i = 0; i < v->accepted && !r; i++) {
+		uint32_t at = (uint32_t)(p->row0 + 1 + i), src = (uint32_t)(p->row0 + 1 + v->path[i]), lsrc = (uint32_t)(p->logit0 + 1 + v->path[i]);
+		if (src == at)
+			continue;
+		to[n] = b->slots[at];
+		from[n++] = b->slots[src];
+		b->ids[at] = b->ids[src];
+		b->pos[at] = b->pos[src];
+		r = o->copy_rows(g->o.dev, g->features + (size_t)at * (size_t)W, W, g->features, W, &src, 1, W);
+		if (!r && s->traced)
+			r = o->copy_rows(g->o.dev, g->hidden + (size_t)at * (size_t)g->H, g->H, g->hidden, g->H, &src, 1, g->H);
+		if (!r && logits)
+			r = o->copy_rows(g->o.dev, g->logits + (size_t)(p->logit0 + 1 + i) * (size_t)g->V, g->V, g->logits, g->V, &lsrc, 1, g->V);
+	}
+	return r ? r : n ? o->kv_copy(g->o.dev, &g->kv, to, from, n) : 0;
 }
 
 /* Draw, compare, enter the result; the tokens go out before the drafts are extended. */
@@ -171,7 +220,11 @@ static void settle(struct engine *g, struct piece *p)
 	int len = p->prefill ? 0 : s->n_proposed;
 	const real *logits = g->logits + (size_t)p->logit0 * (size_t)g->V;
 	struct history h = {s->tokens, s->n_prompt, s->n_tokens};
-	struct verdict v = verify_chain(g->sampler, logits, g->V, &s->req.sampling, &h, (uint32_t)position, s->proposed, len, ends, &arg);
+	struct verdict v = verify_tree(g->sampler, logits, g->V, &s->req.sampling, &h, (uint32_t)position, s->proposed, s->parent, len, ends, &arg);
+	if (len && s->branches && straighten(g, p, &v)) {
+		p->done = true, p->why = FINISH_ERROR;
+		return;
+	}
 	memcpy(s->tokens + s->n_tokens, v.ids, (size_t)v.n * sizeof *v.ids);
 	s->n_tokens += v.n;
 	p->emitted = v.n;
@@ -189,7 +242,7 @@ static void settle(struct engine *g, struct piece *p)
 	uint64_t now = clock_us();
 	if (s->emitted_us && (float)(now - s->emitted_us) / 1e3f > g->round_gap_ms)
 		g->round_gap_ms = (float)(now - s->emitted_us) / 1e3f;
-	session_account(s, len ? s->proposer : session_version(g, s), g->k, len, v.accepted, v.n, now);
+	session_account(s, len ? s->proposer : session_version(g, s), g->shape.depth, len ? s->depth : 0, len, v.accepted, v.n, now);
 	s->emitted_us = now;
 	if (s->req.on_logprobs)
 		logprobs_tell(g->o.dev, logits, g->V, v.ids, v.n, &s->req);
@@ -199,7 +252,8 @@ static void settle(struct engine *g, struct piece *p)
 int round_run(struct engine *g)
 {
 	g->round_gap_ms = 0;
-	g->k = atomic_load_explicit(&g->draft_k, memory_order_relaxed);
+	int k = atomic_load_explicit(&g->draft_k, memory_order_relaxed);
+	g->shape = g->o.draft_mode == DRAFT_TREE ? (struct draft_shape){TREE_WIDTH, k, g->o.draft_nodes} : (struct draft_shape){1, k, k};
 	reuse_prepare(g);
 	room_plan(g);
 	propose_all(g);

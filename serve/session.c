@@ -37,7 +37,7 @@ int session_new(const struct engine_request *r, struct session **ret)
 	s->slot = s->tap = -1;
 	s->seat = s->flow = -1;
 	s->node = -1;
-	s->first = DRAFT_NONE;
+	s->first[0] = DRAFT_NONE;
 	s->born_us = clock_us();
 	*ret = s;
 	return 0;
@@ -87,7 +87,7 @@ static void count_tpot(struct round_record *p, double ms, int n)
 	p->tpot_ms[bin] += (uint32_t)n;
 }
 
-void session_account(struct session *s, uint32_t version, int k, int proposed, int accepted, int n, uint64_t now)
+void session_account(struct session *s, uint32_t version, int k, int depth, int proposed, int accepted, int n, uint64_t now)
 {
 	struct round_record *p = session_part(s, version, k);
 	p->tokens += (uint32_t)n;
@@ -102,7 +102,7 @@ void session_account(struct session *s, uint32_t version, int k, int proposed, i
 	s->stats.proposed += (uint32_t)proposed;
 	s->stats.accepted += (uint32_t)accepted;
 	s->stats.proposing_rounds += proposed > 0;
-	for (int i = 0; i < proposed; i++)
+	for (int i = 0; i < depth; i++)
 		p->proposed[i]++;
 	for (int i = 0; i < accepted; i++)
 		p->accepted[i]++;

@@ -15,6 +15,7 @@
 #include "serve/draft.h"
 #include "serve/engine.h"
 #include "serve/pages.h"
+#include "serve/tree.h"
 
 enum { SESSION_SLACK = 64 /* rows of proposals past the last token there can be */ };
 
@@ -50,9 +51,13 @@ struct session {
 	bool draft_ok;      /* draft KV holds rows 0..n_kv-1 */
 	bool mixed;         /* ... partly written by another version */
 	uint64_t move_at;   /* µs: change to the live version then; 0 = never */
-	uint32_t first;     /* first proposal, known from the last extend; or DRAFT_NONE */
-	uint32_t proposed[ENGINE_MAX_K];
-	int n_proposed;
+	uint32_t first[TREE_WIDTH]; /* what may follow the root, known from the last extend; first[0] may be DRAFT_NONE */
+	float first_logp[TREE_WIDTH];
+	uint32_t proposed[ENGINE_MAX_NODES]; /* this round's tree */
+	int16_t parent[ENGINE_MAX_NODES];    /* node, or -1: the root */
+	uint8_t node_rank[ENGINE_MAX_NODES]; /* nodes the draft was surer of */
+	int n_proposed, depth;               /* depth: of its longest path */
+	bool branches;                       /* it is no chain */
 	uint32_t proposer; /* version that proposed them */
 
 	/* accounts */
@@ -89,7 +94,7 @@ static inline int session_left(const struct session *s)
 }
 /* The account of one version (0 = plain): the same for as long as the version stays the same. */
 struct round_record *session_part(struct session *s, uint32_t version, int k);
-/* Enter one emission of n tokens at `now`; proposed is 0 when nothing was. */
-void session_account(struct session *s, uint32_t version, int k, int proposed, int accepted, int n, uint64_t now);
+/* Enter one emission of n tokens at `now`; depth, the positions that were proposed for, and proposed are 0 when nothing was. */
+void session_account(struct session *s, uint32_t version, int k, int depth, int proposed, int accepted, int n, uint64_t now);
 /* Fill what the parts share, before they are handed to the tap. */
 void session_close_parts(struct session *s);

@@ -275,7 +275,8 @@ void tap_rows(struct tap *t, int handle, const struct tap_row_group *g)
 	}
 }
 
-void tap_round(struct tap *t, int handle, uint32_t row_pos, const uint32_t *ids, int len, int accepted, uint32_t version, bool mixed_kv)
+void tap_round(struct tap *t, int handle, uint32_t row_pos, const uint32_t *ids, const int16_t *parent, int len, int accepted, uint32_t version,
+	       bool mixed_kv)
 {
 	struct slot *s = slot_of(t, handle);
 
@@ -289,6 +290,8 @@ void tap_round(struct tap *t, int handle, uint32_t row_pos, const uint32_t *ids,
 	m->m = (struct msg){M_ROUND, handle, s->gen};
 	m->r = (struct tap_round){.row_pos = row_pos, .version = version, .len = len, .accepted = accepted, .mixed_kv = mixed_kv};
 	memcpy(m->r.ids, ids, 4 * (size_t)len);
+	for (int i = 0; i < len; i++)
+		m->r.parent[i] = (uint8_t)(parent ? parent[i] : i - 1); /* -1 becomes 255: the root */
 	published(t);
 }
 

@@ -51,8 +51,8 @@ struct tap_row_group {    /* consecutive rows of one request */
 };
 void tap_to_bf16(uint16_t *restrict out, const float *restrict in, size_t n); /* as records round */
 void tap_rows(struct tap *t, int handle, const struct tap_row_group *g);
-/* A round that starts at row position row_pos proposed ids[0..len), of which accepted were taken. */
-void tap_round(struct tap *t, int handle, uint32_t row_pos, const uint32_t *ids, int len, int accepted, uint32_t version, bool mixed_kv);
+/* A round that starts at row position row_pos proposed ids[0..len), of which accepted were taken. parent (node or -1) NULL: a chain. */
+void tap_round(struct tap *t, int handle, uint32_t row_pos, const uint32_t *ids, const int16_t *parent, int len, int accepted, uint32_t version, bool mixed_kv);
 void tap_end(struct tap *t, int handle, const struct round_record *parts, int n_parts); /* one round record per version used */
 void tap_set_enabled(struct tap *t, bool on);
 

@@ -31,7 +31,7 @@ int tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden)
 	if (o->cap == 0)
 		return -E2BIG; /* not even one row of this model fits into a record */
 	size_t n = (size_t)o->cap, H = (size_t)H_t, k = (size_t)K;
-	size_t bytes = n * (4 * 4 + 4 + 6 * H + k * 6 + (with_hidden ? 2 * H : 0) + 4 * RECORD_MAX_K) + 16 * 64;
+	size_t bytes = n * (4 * 4 + 4 + 6 * H + k * 6 + (with_hidden ? 2 * H : 0) + 5 * RECORD_MAX_K) + 17 * 64;
 	uint8_t *at = o->memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
 	if (!at)
 		return -ENOMEM;
@@ -48,6 +48,7 @@ int tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden)
 	o->round_len = take(&at, n);
 	o->accepted = take(&at, n);
 	o->round_flags = take(&at, n);
+	o->draft_parent = take(&at, n * RECORD_MAX_K);
 	return 0;
 }
 
@@ -69,11 +70,17 @@ void tap_open_reset(struct tap_open *o, const struct trace_meta *meta)
 static int flush(struct tap_open *o, bool last, const struct tap_sink *to)
 {
 	int k = 0;
+	bool trees = false;
 
-	for (int s = 0; s < o->S; s++)
+	for (int s = 0; s < o->S; s++) {
 		k = o->round_len[s] > k ? o->round_len[s] : k;
-	for (int s = 1; s < o->S; s++) /* pack in place: rows only move down */
+		for (int j = 0; j < o->round_len[s]; j++)
+			trees = trees || o->draft_parent[(size_t)s * RECORD_MAX_K + (size_t)j] != (uint8_t)(j - 1);
+	}
+	for (int s = 1; s < o->S; s++) { /* pack in place: rows only move down */
 		memmove(o->draft_ids + (size_t)s * (size_t)k, o->draft_ids + (size_t)s * RECORD_MAX_K, (size_t)k * 4);
+		memmove(o->draft_parent + (size_t)s * (size_t)k, o->draft_parent + (size_t)s * RECORD_MAX_K, (size_t)k);
+	}
 	struct trace_record r = {
 		.meta = o->meta,
 		.T = o->T,
@@ -97,6 +104,7 @@ static int flush(struct tap_open *o, bool last, const struct tap_sink *to)
 		.round_version = o->round_version,
 		.round_flags = o->round_flags,
 		.draft_ids = o->draft_ids,
+		.draft_parent = trees ? o->draft_parent : NULL,
 	};
 	r.meta.last = last;
 	int rc = to->emit(to->arg, &r);
@@ -156,6 +164,8 @@ void tap_open_round(struct tap_open *o, const struct tap_round *r)
 	o->round_flags[o->S] = r->mixed_kv;
 	for (int j = 0; j < RECORD_MAX_K; j++)
 		o->draft_ids[(size_t)o->S * RECORD_MAX_K + (size_t)j] = j < r->len ? r->ids[j] : RECORD_PAD;
+	for (int j = 0; j < RECORD_MAX_K; j++)
+		o->draft_parent[(size_t)o->S * RECORD_MAX_K + (size_t)j] = j < r->len ? r->parent[j] : 0xff;
 	o->S++;
 }
 

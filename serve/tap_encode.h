@@ -19,7 +19,7 @@ struct tap_open {
 	uint16_t *features, *hidden, *topk_lp;
 	uint8_t *mask;
 	uint32_t *round_start, *round_version, *draft_ids; /* draft_ids [S, RECORD_MAX_K] */
-	uint8_t *round_len, *accepted, *round_flags;
+	uint8_t *round_len, *accepted, *round_flags, *draft_parent; /* draft_parent as draft_ids */
 	void *memory; /* owned; all of the arrays */
 };
 
@@ -39,6 +39,7 @@ struct tap_round {
 	int len, accepted;
 	bool mixed_kv;
 	uint32_t ids[RECORD_MAX_K];
+	uint8_t parent[RECORD_MAX_K]; /* 255 = the root */
 };
 
 /* Where finished records go. r points into the request's arrays; emit sets meta.seq. */

@@ -112,6 +112,7 @@ static void test_round_trip(void **state)
 	struct trace_record d;
 
 	make(&x);
+	assert_true(record_round_is_chain(&x.r, 0));
 	for (int variant = 0; variant < 4; variant++) {
 		if (variant == 1)
 			x.r.draft_parent = x.parent;
@@ -452,10 +453,20 @@ static void test_damage(void **state)
 	buf_done(&out);
 }
 
+static void test_chain_or_tree(void **state)
+{
+	(void)state;
+	const uint8_t len[] = {3, 2, 3}, parent[] = {255, 0, 1, 255, 255, 255, 255, 0, 0};
+	const struct trace_record r = {.S = 3, .k = 3, .round_len = len, .draft_parent = parent};
+	assert_true(record_round_is_chain(&r, 0));
+	assert_false(record_round_is_chain(&r, 1));
+	assert_false(record_round_is_chain(&r, 2));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_limit),         cmocka_unit_test(test_laws),
+		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_chain_or_tree), cmocka_unit_test(test_limit),         cmocka_unit_test(test_laws),
 		cmocka_unit_test(test_structure),  cmocka_unit_test(test_feature_kinds), cmocka_unit_test(test_f16),
 		cmocka_unit_test(test_damage),
 	};

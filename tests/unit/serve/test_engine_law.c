@@ -1,7 +1,7 @@
 /* The law: what is served equals plain decoding token for token.
  *
- * 1,024 prompts on a toy target in 64 configurations that cover, pairwise by a
- * seeded draw: chain length 1..7, batch 1..8, prefill chunk, weights f32 and bf16, which
+ * 1,152 prompts on a toy target in 72 configurations that cover, pairwise by a
+ * seeded draw: chain length 1..7, chains or trees of up to 16 nodes, batch 1..8, prefill chunk, weights f32 and bf16, which
  * draft, how tokens are drawn (filters, penalties, bias, with log-probabilities), and what happens in mid-stream (a switch, a rollback,
  * a fall to plain decoding, another chain length). Each prompt is decoded again by an
  * engine without a draft, one at a time, and must give the same tokens and the same
@@ -14,15 +14,15 @@
 #include <cmocka.h>
 #include "tests/unit/serve/harness.h"
 
-enum { F_K, F_BATCH, F_CHUNK, F_WEIGHTS, F_DRAFT, F_DRAW, F_EVENT, N_FACTORS };
-static const int levels[N_FACTORS] = {7, 8, 5, 2, 3, 8, 5};
+enum { F_K, F_BATCH, F_CHUNK, F_WEIGHTS, F_DRAFT, F_DRAW, F_EVENT, F_NODES, N_FACTORS };
+static const int levels[N_FACTORS] = {7, 8, 5, 2, 3, 8, 5, 5};
 #ifdef __SANITIZE_ADDRESS__
 enum { PER_CONFIG = 4 }; /* memory errors need fewer prompts than the law does */
 #else
 enum { PER_CONFIG = 16 };
 #endif
-enum { CONFIGS = 64, MAX_LEVEL = 8 };
-static const int chunks[] = {3, 7, 16, 33, 64};
+enum { CONFIGS = 72, MAX_LEVEL = 8 };
+static const int chunks[] = {3, 7, 16, 33, 64}, nodes[] = {0, 3, 6, 11, 16}; /* nodes 0: chains */
 enum { EV_NONE, EV_SWITCH, EV_ROLLBACK, EV_PLAIN, EV_K };
 
 /* Side 0 is tested, side 1 decodes plainly: a dev and a target belong to one engine's thread. */
@@ -71,10 +71,11 @@ static int pairs_missing(void)
 
 /* ---- set-up ---- */
 
-static struct engine *make_engine(int side, int weights, int seqs, int chunk, int k)
+static struct engine *make_engine(int side, int weights, int seqs, int chunk, int k, int tree)
 {
 	struct engine_options o = {.dev = toy.d[side], .target = toy.target[side][weights], .f32_kv = weights == 0, .max_seqs = seqs,
 				   .max_queue = 64, .max_context = 160, .kv_tokens = 160 * 8, .prefill_chunk = chunk, .draft_k = k,
+				   .draft_mode = tree ? DRAFT_TREE : DRAFT_CHAIN, .draft_nodes = tree,
 				   .eog_ids = {2, 77}, .n_eog = 2};
 	struct engine *g = NULL;
 	struct errtext e = {0};
@@ -158,7 +159,7 @@ static void happen(struct engine *g, int event)
 	}
 }
 
-struct tally { uint64_t proposed, accepted, moved, dropped, tokens; };
+struct tally { uint64_t rounds[2], proposed[2], accepted[2], moved, dropped, tokens; }; /* of chains, of trees */
 
 static void one_config(const int *c, int index, struct tally *t)
 {
@@ -169,7 +170,7 @@ static void one_config(const int *c, int index, struct tally *t)
 	int first = c[F_DRAFT] == 0 ? 0 : c[F_DRAFT] == 1 ? 1 : 2;
 	/* the other version of a switch: with one that agrees comes one that does not, and back */
 	int second = c[F_DRAFT] == 0 ? 1 : 0;
-	struct engine *g = make_engine(0, c[F_WEIGHTS], 1 + c[F_BATCH], chunks[c[F_CHUNK]], 1 + c[F_K]);
+	struct engine *g = make_engine(0, c[F_WEIGHTS], 1 + c[F_BATCH], chunks[c[F_CHUNK]], 1 + c[F_K], nodes[c[F_NODES]]);
 	must(engine_load(g, 1, toy.dir[first], sha, &e), &e);
 	must(engine_load(g, 2, toy.dir[second], sha, &e), &e);
 	must(engine_activate(g, 1, false, 0, &e), &e);
@@ -195,13 +196,14 @@ static void one_config(const int *c, int index, struct tally *t)
 			int at = 0;
 			while (at < ref.n_out && at < jobs[i].n_out && ref.out[at] == jobs[i].out[at])
 				at++;
-			fail_msg("config %d (k %d batch %d chunk %d weights %d draft %d draw %d event %d) prompt %d: %d tokens for %d, differ at %d",
-				 index, 1 + c[F_K], 1 + c[F_BATCH], chunks[c[F_CHUNK]], c[F_WEIGHTS], c[F_DRAFT], c[F_DRAW], c[F_EVENT],
+			fail_msg("config %d (k %d nodes %d batch %d chunk %d weights %d draft %d draw %d event %d) prompt %d: %d tokens for %d, differ at %d",
+				 index, 1 + c[F_K], nodes[c[F_NODES]], 1 + c[F_BATCH], chunks[c[F_CHUNK]], c[F_WEIGHTS], c[F_DRAFT], c[F_DRAW], c[F_EVENT],
 				 i, jobs[i].n_out, ref.n_out, at);
 		}
 		t->tokens += (uint64_t)ref.n_out;
-		t->proposed += jobs[i].stats.proposed;
-		t->accepted += jobs[i].stats.accepted;
+		t->rounds[c[F_NODES] > 0] += jobs[i].stats.proposing_rounds;
+		t->proposed[c[F_NODES] > 0] += jobs[i].stats.proposed;
+		t->accepted[c[F_NODES] > 0] += jobs[i].stats.accepted;
 		t->moved += jobs[i].stats.n_versions > 1;
 		t->dropped += jobs[i].stats.versions[0] == 0;
 	}
@@ -215,7 +217,7 @@ static void test_law(void **state)
 	struct tally t = {0};
 	print_message("seed %llu, %d configurations of %d prompts\n", (unsigned long long)rng, CONFIGS, PER_CONFIG);
 	for (int w = 0; w < 2; w++)
-		toy.plain[w] = make_engine(1, w, 1, 64, 1);
+		toy.plain[w] = make_engine(1, w, 1, 64, 1, 0);
 	for (int i = 0; i < CONFIGS; i++) {
 		int c[N_FACTORS];
 		draw_config(&rng, c);
@@ -223,11 +225,13 @@ static void test_law(void **state)
 	}
 	for (int w = 0; w < 2; w++)
 		engine_free(toy.plain[w]);
-	print_message("%llu tokens, %llu proposed, %llu accepted, %llu requests moved, pairs not covered %d\n",
-		      (unsigned long long)t.tokens, (unsigned long long)t.proposed, (unsigned long long)t.accepted,
-		      (unsigned long long)t.moved, pairs_missing());
-	assert_true(t.accepted > t.proposed / 20);
-	assert_true(t.accepted < t.proposed);
+	print_message("%llu tokens, chains: %llu proposed, %llu accepted, trees: %llu proposed, %llu accepted, %llu requests moved, pairs not covered %d\n",
+		      (unsigned long long)t.tokens, (unsigned long long)t.proposed[0], (unsigned long long)t.accepted[0],
+		      (unsigned long long)t.proposed[1], (unsigned long long)t.accepted[1], (unsigned long long)t.moved, pairs_missing());
+	for (int tree = 0; tree < 2; tree++) {
+		assert_true(t.accepted[tree] > t.rounds[tree] / 10);
+		assert_true(t.accepted[tree] < t.proposed[tree]);
+	}
 	assert_true(t.moved > 2 * PER_CONFIG);
 	assert_true(pairs_missing() < 12);
 }

@@ -199,7 +199,7 @@ static void decode(struct tap *t, struct client *c, int a)
 	for (int j = 0; j < 3; j++)
 		ids[j] = j < a ? token(c->q, c->pos + 1 + (uint32_t)j) : 599;
 	c->row_pos[c->n_rounds++] = c->pos - 1;
-	tap_round(t, c->handle, c->pos - 1, ids, 3, a, 9, c->n_rounds % 2);
+	tap_round(t, c->handle, c->pos - 1, ids, NULL, 3, a, 9, c->n_rounds % 2);
 	rows(t, c, a + 1, false);
 }
 

@@ -1,7 +1,7 @@
 /* Draw, then compare: what is emitted are the target's own draws, proposals only
  * decide how many. Full, partial and no agreement; a right proposal behind a wrong one is not
  * taken; text ends at an end token even when more was proposed; with no proposals one
- * token comes out.
+ * token comes out. In a tree the child that was drawn is followed, whichever it is, and nothing of the other branches.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 #include "serve/verify.h"
 
 enum { V = 16 };
+static const int16_t chain[] = {-1, 0, 1, 2};
 static const struct sampling greedy = {.top_p = 1};
 
 static bool is_end(const void *arg, uint32_t id)
@@ -24,7 +25,7 @@ static struct verdict run(const uint32_t *target, int rows, const uint32_t *prop
 	for (int i = 0; i < rows; i++)
 		logits[i * V + (int)target[i]] = 4;
 	struct sampler *s = sampler_new(V);
-	struct verdict v = verify_chain(s, logits, V, &greedy, &(struct history){0}, 10, proposed, len, is_end, &end);
+	struct verdict v = verify_tree(s, logits, V, &greedy, &(struct history){0}, 10, proposed, chain, len, is_end, &end);
 	sampler_free(s);
 	return v;
 }
@@ -67,7 +68,7 @@ static void test_positions(void **state)
 	uint32_t end = 99, want[4];
 	for (uint32_t i = 0; i < 4; i++)
 		want[i] = sample_token(s, logits + i * V, &how, 20 + i);
-	expect(verify_chain(s, logits, V, &how, &(struct history){0}, 20, want, 3, is_end, &end), 3, 4, want);
+	expect(verify_tree(s, logits, V, &how, &(struct history){0}, 20, want, chain, 3, is_end, &end), 3, 4, want);
 	sampler_free(s);
 }
 
@@ -84,14 +85,39 @@ static void test_history(void **state)
 	struct history h = {before, 1, 2};
 	struct sampler *s = sampler_new(V);
 	uint32_t end = 99;
-	expect(verify_chain(s, logits, V, &how, &h, 2, want, 3, is_end, &end), 3, 4, want);
-	expect(verify_chain(s, logits, V, &how, &h, 2, stale, 3, is_end, &end), 1, 2, want);
+	expect(verify_tree(s, logits, V, &how, &h, 2, want, chain, 3, is_end, &end), 3, 4, want);
+	expect(verify_tree(s, logits, V, &how, &h, 2, stale, chain, 3, is_end, &end), 1, 2, want);
+	sampler_free(s);
+}
+
+static void test_tree(void **state)
+{
+	(void)state;
+	/* root -> {2, 3}; 2 -> {5}; 3 -> {5, 6}; the second 5 -> {9}. Node i's row says what is drawn after it. */
+	const uint32_t ids[] = {2, 5, 3, 5, 9, 6};
+	const int16_t parent[] = {-1, 0, -1, 2, 3, 2};
+	const uint32_t after[7] = {3, 5, 11, 5, 9, 7, 12}, want[] = {3, 5, 9, 7};
+	real logits[7 * V] = {0};
+	uint32_t end = 99;
+	struct sampler *s = sampler_new(V);
+	for (int i = 0; i < 7; i++)
+		logits[i * V + (int)after[i]] = 4;
+	struct verdict v = verify_tree(s, logits, V, &greedy, &(struct history){0}, 10, ids, parent, 6, is_end, &end);
+	expect(v, 3, 4, want);
+	const int path[] = {2, 3, 4};
+	assert_memory_equal(v.path, path, sizeof path);
+	logits[0 * V + 4] = 9; /* none of the children */
+	const uint32_t other[] = {4};
+	expect(verify_tree(s, logits, V, &greedy, &(struct history){0}, 10, ids, parent, 6, is_end, &end), 0, 1, other);
+	logits[0 * V + 4] = 0;
+	end = 5; /* the text ends inside the tree */
+	expect(verify_tree(s, logits, V, &greedy, &(struct history){0}, 10, ids, parent, 6, is_end, &end), 2, 2, want);
 	sampler_free(s);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_end), cmocka_unit_test(test_positions),
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_end), cmocka_unit_test(test_positions), cmocka_unit_test(test_tree),
 					   cmocka_unit_test(test_history)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
