@@ -2,7 +2,7 @@
 #
 #   make            build the programs into build/release/bin
 #   make deps       install what is missing by package name (root: apt; Python venv in the cache folder)
-#   make demo       serve a real model, stream, learn, switch, roll back (MINUTES=8, BROKER=mock|kafka)
+#   make demo       serve a real model, stream, learn, switch, roll back (MINUTES=8, BROKER=mock|kafka, FROM=base|scratch)
 #   make check      every test tier, the README's test command
 #   make unit       unit and reference tests (V=release|asan|double)
 #   make system     real programs against a real Kafka
@@ -106,7 +106,7 @@ demo:
 	deploy/install-deps build demo
 	@echo "building into $(B)"
 	@$(MAKE) -s --no-print-directory -j$$(nproc) all
-	deploy/demo/run --bin $(B)/bin --minutes $(or $(MINUTES),8) --broker $(or $(BROKER),mock)
+	deploy/demo/run --bin $(B)/bin --minutes $(or $(MINUTES),8) --broker $(or $(BROKER),mock) --from $(or $(FROM),auto)
 check:
 	tests/check
 system: all

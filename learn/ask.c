@@ -70,9 +70,12 @@ static size_t body_at(const struct buf *b, size_t *ret_end)
 	*ret_end = 0;
 	if (!end)
 		return 0;
-	for (const char *line = text; line < end; line = memchr(line, '\n', (size_t)(end + 4 - line)) + 1)
+	for (const char *line = text; line < end; line++) {
 		if (strncasecmp(line, "content-length:", 15) == 0)
 			*ret_end = (size_t)(end + 4 - text) + strtoul(line + 15, NULL, 10);
+		while (*line != '\n') /* the blank line ends in one */
+			line++;
+	}
 	return (size_t)(end + 4 - text);
 }
 
@@ -102,7 +105,7 @@ static int understand(const struct buf *b, json_t **ret, struct errtext *e)
 	int status = 0;
 	if (!at || sscanf((const char *)b->data, "HTTP/1.%*d %d", &status) != 1)
 		return errtext_set(e, -EIO, "the server's answer is not HTTP");
-	json_t *j = json_loadb((const char *)b->data + at, b->len - at, JSON_DISABLE_EOF_CHECK, NULL);
+	json_t *j = end && b->len < end ? NULL : json_loadb((const char *)b->data + at, b->len - at, JSON_DISABLE_EOF_CHECK, NULL);
 	if (status == 200 && j) {
 		*ret = j;
 		return 0;

@@ -6,6 +6,7 @@
  *   redraft-learn train [--key value ...]     a draft from records on disk (cmd_train.c)
  *   redraft-learn bootstrap --server URL      traffic for a model that has none (cmd_bootstrap.c)
  *   redraft-learn collect [--key value ...]   the topic's records into a folder; export-records: as single files (cmd_collect.c)
+ *   redraft-learn pack, unpack                a draft as one 8-bit file, and back (cmd_pack.c)
  *   redraft-learn --follow_journal PATH ...   repeat a recorded run from its first entry, print hashes, end
  *
  * Exit: 0 done, 1 failed while running (the state is whole: start again), 2 wrong
@@ -82,7 +83,7 @@ static const struct conf_entry entries[] = {
 
 static const struct conf_program program = {
 	"redraft-learn", "Trains the draft of a speculative-decoding server on what it serves. First argument \"init\": make version 1; "
-	"\"train\", \"bootstrap\", \"collect\", \"export-records\" have a --help of their own.", entries, sizeof(struct conf)};
+	"\"train\", \"bootstrap\", \"collect\", \"export-records\", \"pack\", \"unpack\" have a --help of their own.", entries, sizeof(struct conf)};
 
 /* ---- options ---- */
 
@@ -251,7 +252,7 @@ static int run(const struct conf *c, const struct frozen *fz)
 static const struct {
 	const char *word;
 	int (*run)(int argc, char **argv);
-} words[] = {{"train", cmd_train}, {"bootstrap", cmd_bootstrap}, {"collect", cmd_collect}, {"export-records", cmd_export_records}};
+} words[] = {{"train", cmd_train}, {"bootstrap", cmd_bootstrap}, {"collect", cmd_collect}, {"export-records", cmd_export_records}, {"pack", cmd_pack}, {"unpack", cmd_unpack}};
 
 int main(int argc, char **argv)
 {
@@ -271,7 +272,7 @@ int main(int argc, char **argv)
 		return fail(2, e.text);
 	log_init("redraft-learn", levels[c.log_level]);
 	if (n && strcmp(word[0], "init") != 0) {
-		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect and export-records", word[0]);
+		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect, export-records, pack and unpack", word[0]);
 		r = fail(2, e.text);
 	} else if (frozen_open(c.store, c.target_fp, &fz, &e))
 		r = fail(2, e.text);

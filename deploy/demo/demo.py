@@ -7,6 +7,7 @@ import argparse
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,12 +25,14 @@ from traffic import Traffic
 
 PROGRAMS = ("redraft-serve", "redraft-learn", "redraftd", "redraftctl", "redraft-mock-broker")
 DOMAINS = ("tools", "code")
+BASE_DRAFT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "base-draft.safetensors")
 
 
 class Demo:
     def __init__(self, args):
         self.args = args
         self.minutes = args.minutes
+        self.start = args.start if args.start != "auto" else "base" if os.path.exists(BASE_DRAFT) else "scratch"
         self.out = os.path.abspath(args.out)
         shutil.rmtree(self.out, ignore_errors=True)
         os.makedirs(self.out)
@@ -79,11 +82,24 @@ class Demo:
                             "--gate.alpha", 0.2, "--gate.margin", 0.08, "--gate.min_requests", 6,
                             "--listen_metrics", f"127.0.0.1:{free_port()}")
         wait_until("it answered", 20, lambda: varlink.try_call(self.sockets["daemon"], "io.redraft.Daemon.Status"), daemon)
+        if self.start == "base":
+            self.start_from_base(store)
         self.say("redraft-learn: one thread beside the server")
         learn = self.child("redraft-learn", *common, "--state_dir", os.path.join(self.out, "learn"), "--run_dir", os.path.join(self.run, "learn"),
                            "--daemon_socket", self.sockets["daemon"], "--brokers", self.broker.address, "--threads", 1,
                            "--publish.interval_s", self.interval(), "--publish.min_steps", 5, "--init.min_tokens", 3000, "--seed", 1, *a.learn.split())
         wait_until("it answered", 60, lambda: varlink.try_call(self.sockets["learn"], "io.redraft.Learn.Status"), learn)
+
+    def start_from_base(self, store):
+        """The draft that comes with the tree (learn/README.md says how it was made): expanded, numbered, and put live by an operator's word."""
+        folder = os.path.join(store, "incoming", "base")
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        done = subprocess.run([self.programs["redraft-learn"], "unpack", "--file", BASE_DRAFT, "--out", folder], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise StartError(f"the base draft cannot be expanded: {done.stderr.strip()}")
+        number = varlink.call(self.sockets["daemon"], "io.redraft.Daemon.Submit", 60.0, path=folder)["version"]
+        varlink.call(self.sockets["daemon"], "io.redraft.Daemon.Promote", 60.0, version=number)
+        self.say(f"version {number}: the base draft of the tree, trained on text that the model itself wrote (FROM=scratch starts without)")
 
     def interval(self):
         return 40 if self.minutes >= 6 else 20
@@ -243,6 +259,7 @@ def parse():
     p.add_argument("--clients", type=int, default=5)
     p.add_argument("--max-tokens", type=int, default=80)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--from", dest="start", choices=("auto", "base", "scratch"), default="auto", help="the draft to start with: the tree's base draft, or none")
     p.add_argument("--learn", default="", help="more flags for redraft-learn, e.g. '--train.optimizer muon'")
     return p.parse_args()
 
