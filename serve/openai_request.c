@@ -191,29 +191,28 @@ static int get_echo(const json_t *body, struct openai_request *q, struct openai_
 }
 
 /* tools and tool_choice: what is rendered into the prompt, and how the answer must begin. */
-static int get_tools(const struct openai_model *m, const json_t *body, struct openai_request *q, struct openai_error *e)
+static int get_tools(const json_t *body, struct openai_request *q, struct openai_error *e)
 {
 	const json_t *tools = field_get(body, "tools"), *choice = field_get(body, "tool_choice");
-	const char *word = json_string_value(choice), *name = NULL;
+	const char *word = json_string_value(choice);
+	const json_t *forced = NULL;
 	int r = toolcall_check(tools, e);
 
 	if (r < 0)
 		return r;
 	if (json_is_object(choice)) {
-		name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
-		if (!name || !toolcall_known(tools, name))
+		forced = toolcall_named(tools, json_string_value(json_object_get(json_object_get(choice, "function"), "name")));
+		if (!forced)
 			return field_wrong(e, "tool_choice", "the name of one of the tools: {\"type\": \"function\", \"function\": {\"name\": ...}}");
 	} else if (choice && !(word && (strcmp(word, "auto") == 0 || strcmp(word, "none") == 0 || strcmp(word, "required") == 0))) {
 		return field_wrong(e, "tool_choice", "auto, none, required or an object that names a function");
 	}
 	q->tools = json_array_size(tools) > 0 && !(word && strcmp(word, "none") == 0);
-	if (!name && !(word && strcmp(word, "required") == 0))
+	if (!forced && !(word && strcmp(word, "required") == 0))
 		return 0;
 	if (json_array_size(tools) == 0)
 		return openai_fail(e, 400, "tool_choice", "invalid_value", "tool_choice asks for a call, but there are no tools.");
-	if (json_array_size(tools) == 1)
-		name = json_string_value(json_object_get(json_object_get(json_array_get(tools, 0), "function"), "name"));
-	q->forced = toolcall_beginning(m->chat, name);
+	q->forced = toolcall_beginning(json_array_size(tools) == 1 ? json_array_get(tools, 0) : forced);
 	return q->forced ? 0 : field_no_memory(e);
 }
 
@@ -321,7 +320,7 @@ static int get_chat(const struct openai_model *m, const json_t *body, struct ope
 	if (r < 0)
 		return r;
 	q->n_prompts = 1;
-	r = get_tools(m, body, q, e);
+	r = get_tools(body, q, e);
 	if (r == 0 && q->forced)
 		r = openai_append_text(m, q->forced, &q->prompts[0], e);
 	if (r < 0)

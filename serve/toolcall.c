@@ -38,7 +38,7 @@ int toolcall_check(const json_t *tools, struct openai_error *e)
 	return 0;
 }
 
-bool toolcall_known(const json_t *tools, const char *name)
+const json_t *toolcall_named(const json_t *tools, const char *name)
 {
 	const json_t *t;
 	size_t i;
@@ -46,19 +46,34 @@ bool toolcall_known(const json_t *tools, const char *name)
 	json_array_foreach((json_t *)tools, i, t)
 	{
 		const char *is = json_string_value(json_object_get(json_object_get(t, "function"), "name"));
-		if (is && strcmp(is, name) == 0)
-			return true;
+		if (is && name && strcmp(is, name) == 0)
+			return t;
 	}
-	return false;
+	return NULL;
 }
 
-char *toolcall_beginning(const struct chat_template *t, const char *name)
+/* The first member that the arguments must have, as far as it is certain: its name, and the quote of a string. */
+static void first_member(const json_t *function, char *out, size_t size)
 {
-	char *s = NULL;
+	const json_t *p = json_object_get(function, "parameters"), *required = json_object_get(p, "required");
+	const char *name = json_string_value(json_array_get(required, 0));
+	const json_t *schema = name ? json_object_get(json_object_get(p, "properties"), name) : NULL;
+	const char *type = json_string_value(json_object_get(schema, "type"));
+
+	*out = 0;
+	if (is_name(name) && schema)
+		(void)snprintf(out, size, "\"%s\": %s", name, type && strcmp(type, "string") == 0 && !json_object_get(schema, "enum") ? "\"" : "");
+}
+
+char *toolcall_beginning(const json_t *tool)
+{
+	const json_t *f = json_object_get(tool, "function");
+	char member[MAX_NAME + 8], *s = NULL;
 	int n;
 
-	(void)t;
-	n = name ? asprintf(&s, "%s[{\"name\": \"%s\", \"arguments\": ", TOOLCALL_OPEN, name) : asprintf(&s, "%s[{\"name\": \"", TOOLCALL_OPEN);
+	first_member(f, member, sizeof member);
+	n = f ? asprintf(&s, "%s[{\"name\": \"%s\", \"arguments\": {%s", TOOLCALL_OPEN, json_string_value(json_object_get(f, "name")), member)
+	      : asprintf(&s, "%s[{\"name\": \"", TOOLCALL_OPEN);
 	return n < 0 ? NULL : s;
 }
 
@@ -199,9 +214,9 @@ void toolcall_watch(struct toolcall_watch *w, const char *p, size_t n)
 		else if (c == '"')
 			w->quoted = true;
 		else if (c == '{' || c == '[')
-			w->deepest = ++w->depth > w->deepest ? w->depth : w->deepest;
+			w->depth++;
 		else if (c == '}' || c == ']')
-			w->over = --w->depth <= w->base && w->deepest > w->base;
+			w->over = --w->depth <= w->base;
 	}
 }
 
@@ -212,7 +227,6 @@ struct toolcall_watch toolcall_watch_start(const char *beginning)
 
 	json = json ? json + sizeof TOOLCALL_OPEN - 1 : beginning;
 	toolcall_watch(&w, json, strlen(json));
-	w.base = w.quoted ? w.depth - 1 : w.depth; /* in the name: the call's own end; after it: the arguments' */
-	w.deepest = w.base + w.quoted;
+	w.base = strstr(json, "\"arguments\": ") ? 2 : 1; /* the arguments' end, or the call's */
 	return w;
 }

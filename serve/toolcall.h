@@ -12,9 +12,10 @@
 #include "serve/openai_request.h"
 
 int toolcall_check(const json_t *tools, struct openai_error *e); /* a list of functions, or NULL */
-bool toolcall_known(const json_t *tools, const char *name);
-/* How an answer begins that must be a call, of `name` unless NULL; malloc'd, NULL when out of memory. */
-char *toolcall_beginning(const struct chat_template *t, const char *name);
+/* How an answer begins that must be a call, of `tool` unless NULL: as far as every valid call could go (members have no
+ * order, so the first required one may come first). malloc'd, NULL when out of memory. */
+char *toolcall_beginning(const json_t *tool);
+const json_t *toolcall_named(const json_t *tools, const char *name); /* NULL when there is none */
 
 extern const char TOOLCALL_OPEN[sizeof "<tool_call>"];
 /* text: a whole answer. The calls as OpenAI's list (new reference) and how many bytes of text stand before them; NULL
@@ -22,6 +23,6 @@ extern const char TOOLCALL_OPEN[sizeof "<tool_call>"];
 json_t *toolcall_find(const char *text, size_t len, bool forced, const char *seed, size_t *ret_before);
 
 /* Is a forced call complete? Follows its brackets, so that the answer can end with it. */
-struct toolcall_watch { int depth, base, deepest; bool quoted, escape, over; };
+struct toolcall_watch { int depth, base; bool quoted, escape, over; };
 struct toolcall_watch toolcall_watch_start(const char *beginning);
 void toolcall_watch(struct toolcall_watch *w, const char *p, size_t n);

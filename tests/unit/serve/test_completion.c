@@ -243,7 +243,7 @@ static void test_forced_calls(void **state)
 
 	(void)state;
 	fake_reset();
-	say("{\"city\": \"Ber}lin\"} and so on");
+	say("\"city\": \"Ber}lin\"} and so on"); /* after the brace that every call has */
 	fake.hold = true; /* the model would ramble on */
 	j = parsed(post(CHAT, "{" HI "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"get_weather\"}}}"));
 	calls = json_object_get(json_object_get(choice0(j), "message"), "tool_calls");
@@ -264,12 +264,37 @@ static void test_forced_calls(void **state)
 	assert_true(fake.got[0].n_prompt < plain); /* the name was part of the prompt there */
 	fake_reset();
 	say("not JSON at all");
-	fake.why = FINISH_LENGTH;
+	fake.why = FINISH_LENGTH; /* cut */
 	j = parsed(post(CHAT, "{" HI "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"add\"}}}"));
 	calls = json_object_get(json_object_get(choice0(j), "message"), "tool_calls");
-	assert_string_equal("not JSON at all", call_field(calls, 0, "arguments")); /* for the caller to see */
+	assert_string_equal("{not JSON at all", call_field(calls, 0, "arguments")); /* for the caller to see */
 	assert_string_equal("length", reason_at(j, 0));
 	json_decref(j);
+}
+
+/* What must be there is written for the model. */
+static void test_forced_beginnings(void **state)
+{
+	static const struct { const char *parameters, *begins; } cases[] = {
+		{"{}", "{"},
+		{"{\"properties\":{\"a\":{\"type\":\"string\"}}}", "{"},
+		{"{\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{}},\"required\":[\"a\",\"b\"]}", "{\"a\": \""},
+		{"{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}", "{\"a\": "},
+		{"{\"properties\":{\"a\":{\"type\":\"string\",\"enum\":[\"x\"]}},\"required\":[\"a\"]}", "{\"a\": "},
+		{"{\"required\":[\"a\"]}", "{"}, {"{\"required\":[7]}", "{"}, {"[]", "{"}, {"null", "{"}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		char text[300], want[100], *got;
+		json_t *tool;
+		(void)snprintf(text, sizeof text, "{\"function\":{\"name\":\"f\",\"parameters\":%s}}", cases[i].parameters);
+		(void)snprintf(want, sizeof want, "<tool_call>[{\"name\": \"f\", \"arguments\": %s", cases[i].begins);
+		tool = json_loads(text, 0, NULL);
+		got = toolcall_beginning(tool);
+		assert_string_equal(want, got);
+		free(got);
+		json_decref(tool);
+	}
 }
 
 static void wait_for(const atomic_int *what, int least)
@@ -415,7 +440,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_loading), cmocka_unit_test(test_options_reach_the_engine), cmocka_unit_test(test_logprobs_chat),
 		cmocka_unit_test(test_logprobs_completions), cmocka_unit_test(test_echo), cmocka_unit_test(test_tool_calls),
-		cmocka_unit_test(test_forced_calls), cmocka_unit_test(test_deadlines), cmocka_unit_test(test_client_and_priority),
+		cmocka_unit_test(test_forced_calls), cmocka_unit_test(test_forced_beginnings), cmocka_unit_test(test_deadlines), cmocka_unit_test(test_client_and_priority),
 		cmocka_unit_test(test_keys),
 	};
 
