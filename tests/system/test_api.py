@@ -89,6 +89,41 @@ def test_stop_string(api, model):
     assert cut.message.content == full[:full.index(stop)] and cut.finish_reason == "stop"
 
 
+def test_logprobs_say_what_greedy_took(api, model):
+    r = api.chat.completions.create(model=model, messages=MESSAGES, max_tokens=12, temperature=0, logprobs=True, top_logprobs=5)
+    entries = r.choices[0].logprobs.content
+    assert len(entries) == r.usage.completion_tokens
+    for e in entries:
+        assert e.logprob <= 0 and e.top_logprobs[0].logprob == e.logprob == max(t.logprob for t in e.top_logprobs)
+        assert [t.logprob for t in e.top_logprobs] == sorted((t.logprob for t in e.top_logprobs), reverse=True) and len(e.top_logprobs) == 5
+    assert b"".join(bytes(e.bytes) for e in entries).decode("utf-8", "replace").startswith(r.choices[0].message.content[:5])
+    c = api.completions.create(model=model, prompt="The draft", max_tokens=8, temperature=0, logprobs=2).choices[0].logprobs
+    assert len(c.tokens) == len(c.token_logprobs) == len(c.top_logprobs) == len(c.text_offset) == 8 and c.text_offset[0] == 0
+    parts = [x.choices[0].logprobs.content for x in api.chat.completions.create(
+        model=model, messages=MESSAGES, max_tokens=12, temperature=0, logprobs=True, top_logprobs=5, stream=True) if x.choices[0].logprobs]
+    assert sum(parts, []) == entries
+
+
+def test_bias_and_penalties_change_the_answer(api, model):
+    ask = lambda **kw: api.completions.create(model=model, prompt="The draft model", max_tokens=24, temperature=0, extra_body={"return_token_ids": True, **kw.pop("extra", {})}, **kw
+                                              ).choices[0].model_extra["token_ids"]
+    plain = ask()
+    assert plain[0] not in ask(logit_bias={str(plain[0]): -100})
+    assert set(ask(logit_bias={"42": 100})) == {42}
+    assert len(set(ask(presence_penalty=2, frequency_penalty=2))) >= len(set(plain))
+    assert len(set(ask(extra={"repetition_penalty": 10}))) >= len(set(plain))
+    assert ask(presence_penalty=0, extra={"repetition_penalty": 1}) == plain
+
+
+def test_n_choices_several_prompts_and_echo(api, model):
+    r = api.completions.create(model=model, prompt=["The draft", "The target"], n=3, max_tokens=6, seed=3, echo=True)
+    assert [c.index for c in r.choices] == list(range(6))
+    assert all(c.text.startswith(("The draft", "The target")[c.index // 3]) for c in r.choices)
+    assert len({c.text for c in r.choices[:3]}) > 1
+    alone = api.completions.create(model=model, prompt="The target", n=3, max_tokens=6, seed=3, echo=True)
+    assert [c.text for c in alone.choices] == [c.text for c in r.choices[3:]]
+
+
 def test_roles_accepted(api, model):
     for role in ("system", "developer", "user", "assistant"):
         messages = [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Hello"}]
@@ -121,6 +156,12 @@ def test_wrong_model(api):
     ('{"messages": [{"role": "user", "content": "x"}], "top_p": 7}', ["top_p"]),
     ('{"messages": [{"role": "user", "content": "x"}], "stream": "yes"}', ["stream"]),
     ('{"messages": [{"role": "user", "content": "\\ud800"}]}', []),
+    ('{"messages": [{"role": "user", "content": "x"}], "n": 1000000}', ["n"]),
+    ('{"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "max_completion_tokens": 4}', ["max_completion_tokens"]),
+    ('{"messages": [{"role": "user", "content": "x"}], "logit_bias": {"999999": 1}}', ["logit_bias", "999999"]),
+    ('{"messages": [{"role": "user", "content": "x"}], "top_logprobs": 3}', ["logprobs"]),
+    ('{"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}}', ["response_format", "text"]),
+    ('{"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"}', ["tool_choice"]),
 ])
 def test_bad_bodies_are_refused_in_openai_shape(toy_server, body, words):
     status, answer = raw(toy_server.address, body)
