@@ -11,11 +11,14 @@ STATS = ("mean", "p50", "p95", "p99")
 
 
 def add_all(results, cell, row, threads, metrics=("ttft_ms", "tpot_ms"), stats=STATS):
-    """Every statistic of a label as a figure of its own: '<cell>: tpot p99'."""
+    """Every statistic of a label as a figure of its own, '<cell>: tpot p99'; shown on one line."""
+    shown = f"  {cell:<40}"
     for m in metrics:
         for s in stats:
             v, low, high = row[m][s]
-            results.add(f"{cell}: {m[:-3]} {s}", v, "ms", threads, ci=(low, high))
+            results.add(f"{cell}: {m[:-3]} {s}", v, "ms", threads, ci=(low, high), quiet=True)
+        shown += f"  {m[:-3]} " + " ".join(f"{row[m][s][0]:8.1f}" for s in stats)
+    print(f"{shown} ms  ({', '.join(stats)})", flush=True)
 
 
 def ratio(results, figure, value, unit, threads, against, r):
@@ -50,8 +53,9 @@ def concurrency(args, results):
 
 def long_prompts_arriving(args, results):
     """8 clients decode while prompts of about 4,000 tokens arrive one after the other: P99 of the clients' time per token over its median."""
-    flags = {"file": args.prompts, "domain": "code", "max_chars": 340, "clients": 8, "seconds": 25, "max_tokens": 64, "arrivals": "even",
-             "beside": "long", "beside__rate": 0.1, "beside__long_tokens": 4000, "timeout_s": 300}
+    flags = {"file": args.prompts, "domain": "code", "max_chars": 340, "clients": 8, "seconds": 2 if args.smoke else 25,
+             "max_tokens": 64, "arrivals": "even", "beside": "long", "beside__rate": 2 if args.smoke else 0.1, "beside__long_tokens": 400 if args.smoke else 4000,
+             "timeout_s": 300}
     with Server(args, 2, max_seqs=12, max_context=4608, kv_tokens=24576) as s:
         with Load(args, s.address, **flags) as load:
             alternate(load, ["calm draft=off beside=off", "arriving draft=off"], 1)
@@ -134,9 +138,10 @@ def memory(args, results):
     with Server(args, 2, max_seqs=16, max_context=1024, kv_tokens=kv_tokens) as s:
         s.activate_some_draft()
         loader.once(args, s.address, file=args.prompts, domain="code", max_chars=1200, clients=16, requests=24, max_tokens=16)
-        resident = s.resident_mib()
+        resident, files = s.resident_mib()
     parts = TARGET_MIB + DRAFT_MIB + kv_tokens * KV_BYTES / 2**20
     results.add("resident memory, 16 clients, 16,384 tokens of KV", resident, "MiB", 2, f"target + draft + KV ({parts:.0f} MiB)", resident / parts)
+    print(f"  ({files:.0f} MiB of it are pages of mapped files)")
 
 
 def plain_decode(args, results, peer):
@@ -155,7 +160,7 @@ def plain_decode(args, results, peer):
 
 def real_dialogues(args, results):
     """ShareGPT's people at Poisson arrivals, three rounds each: the latencies a mixed public would see, measured from when they should have been sent."""
-    flags = {"traffic": "dialogues", "file": args.dialogues, "rounds": 3, "clients": 0, "rate": 0.25, "seconds": 40, "max_tokens": 48, "max_chars": 1500,
+    flags = {"traffic": "dialogues", "file": args.dialogues, "rounds": 3, "clients": 0, "rate": 0.25, "seconds": 8 if args.smoke else 40, "max_tokens": 48, "max_chars": 1500,
              "ignore_eos": "off", "think_ms": 1000}
     with Server(args, 2, max_seqs=16) as s:
         row = loader.once(args, s.address, "dialogues", **flags)

@@ -76,7 +76,7 @@ class Server:
     def activate_some_draft(self):
         """The newest version a demo left in build/demo/store, else one of random weights; says which."""
         kept = ROOT / "build" / "demo" / "store"
-        for n in store_versions(kept):
+        for n in [] if self.args.smoke else store_versions(kept):
             folder = self.dir / f"version-{n}"
             shutil.copytree(kept / "versions" / str(n), folder)
             try:
@@ -85,7 +85,7 @@ class Server:
             except varlink.VarlinkError:
                 continue  # of another target
         folder = self.dir / "random"
-        self.activate_folder(1, folder, random_draft.write(folder, "smollm2"))
+        self.activate_folder(1, folder, random_draft.write(folder, self.args.shape))
         return "a draft of random weights"
 
     def start_learner(self):
@@ -109,8 +109,10 @@ class Server:
             time.sleep(0.05)
 
     def resident_mib(self):
+        """(all, of it mapped files), MiB."""
         with open(f"/proc/{self.child.pid}/status", encoding="utf-8") as f:
-            return next(int(x.split()[1]) for x in f if x.startswith("VmRSS")) / 1024
+            found = {x.split(":")[0]: int(x.split()[1]) / 1024 for x in f if x.startswith(("VmRSS", "RssFile"))}
+        return found["VmRSS"], found["RssFile"]
 
 
 def store_versions(store):
