@@ -15,7 +15,6 @@ struct front_metrics {
 	struct metric *ttft, *tpot, *itl, *request_tpot, *e2e, *prompt_tokens, *generated_tokens, *n, *max_tokens;
 	struct metric *drafts, *draft_tokens, *accepted, *accepted_at[ENGINE_MAX_K], *proposed_at[ENGINE_MAX_K];
 	struct metric *live, *previous, *draft_k, *round_p50, *round_p95, *max_gap;
-	struct metric *pages, *pages_free, *pages_cached, *kv_usage, *prefix_asked, *prefix_reused, *preemptions;
 	struct metric *records, *bytes, *delivered, *rounds, *traced, *skipped, *dropped[4];
 };
 
@@ -89,31 +88,6 @@ static void make_drafts(struct front_metrics *f)
 	f->max_gap = metrics_gauge(f->m, "redraft_max_gap_seconds", NULL, "Longest gap between rounds of the last 1,024.");
 }
 
-/* Keys and values by the page. Cached pages are held by no request: they are there to be reused, or taken. */
-static void make_pages(struct front_metrics *f)
-{
-	const char *l = f->labels;
-
-	f->pages = metrics_gauge(f->m, "redraft_kv_pages", "state=\"total\"", "Pages of keys and values, by state.");
-	f->pages_free = metrics_gauge(f->m, "redraft_kv_pages", "state=\"free\"", "Pages of keys and values, by state.");
-	f->pages_cached = metrics_gauge(f->m, "redraft_kv_pages", "state=\"cached\"", "Pages of keys and values, by state.");
-	f->kv_usage = metrics_gauge(f->m, "vllm:kv_cache_usage_perc", l, "Share of the pages that requests hold; 1 = all.");
-	f->prefix_asked = metrics_counter(f->m, "vllm:prefix_cache_queries_total", l, "Prompt tokens looked up.");
-	f->prefix_reused = metrics_counter(f->m, "vllm:prefix_cache_hits_total", l, "Prompt tokens not computed again.");
-	f->preemptions = metrics_counter(f->m, "vllm:num_preemptions_total", l, "Requests that lost their pages and were recomputed.");
-}
-
-static void refresh_pages(struct front_metrics *f, const struct engine_status *s)
-{
-	metric_set(f->pages, s->pages);
-	metric_set(f->pages_free, s->pages_free);
-	metric_set(f->pages_cached, s->pages_cached);
-	metric_set(f->kv_usage, s->pages > 0 ? 1.0 - (double)(s->pages_free + s->pages_cached) / s->pages : 0);
-	metric_set(f->prefix_asked, (double)s->prefix_asked);
-	metric_set(f->prefix_reused, (double)s->prefix_reused);
-	metric_set(f->preemptions, (double)s->preemptions);
-}
-
 static void make_capture(struct front_metrics *f)
 {
 	static const char *const reasons[] = {"reason=\"ring\"", "reason=\"queue\"", "reason=\"broker\"", "reason=\"size\""};
@@ -140,7 +114,6 @@ struct front_metrics *front_metrics_new(struct metrics *m, const char *model_nam
 	(void)snprintf(f->labels, sizeof f->labels, "model_name=\"%s\",engine=\"0\"", name);
 	make_requests(f);
 	make_drafts(f);
-	make_pages(f);
 	make_capture(f);
 	return f;
 }
@@ -264,7 +237,6 @@ void front_metrics_refresh(struct front_metrics *f, const struct engine_status *
 	metric_set(f->round_p50, s->round_ms_p50 / 1000);
 	metric_set(f->round_p95, s->round_ms_p95 / 1000);
 	metric_set(f->max_gap, s->max_gap_ms / 1000);
-	refresh_pages(f, s);
 	if (!t)
 		return;
 	metric_set(f->records, (double)t->records);

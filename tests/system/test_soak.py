@@ -25,7 +25,7 @@ def test_the_judges_can_say_no():
     good = dict(answers=100, drafted=50, accepted=9, switches=3, fds=(9, 9))
     assert not Report(**good).faults()
     for bad in ({"answers": 3}, {"accepted": 0}, {"changed": ["x"]}, {"failed": ["x"]}, {"fds": (9, 30)}, {"growth": (6.0, 2.0)}, {"growth": (float("nan"), 2.0)},
-                {"ended": -11}, {"pages": {"total": 9, "free": 5, "cached": 3}}):
+                {"ended": -11}, {"held": 0.25}, {"held": float("nan")}):
         assert len(Report(**{**good, **bad}).faults()) == 1, bad
     judge = lambda reply, due="whole", closed=True: hostile.judge("kind", b"raw", due, reply, closed)
     fine = b'HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n\r\n{"error":{"message":"max_tokens must be a number."}}'
