@@ -8,6 +8,8 @@
 #   make system     real programs against a real Kafka
 #   make lint       formatting, include direction, cppcheck
 #   make fuzz       libFuzzer on every parser (SECONDS_EACH=60)
+#   make install    programs, units, manual, completions, examples (DESTDIR=, PREFIX=/usr/local, SYSCONFDIR=/etc)
+#   make deb        build/redraft_VERSION_ARCH.deb
 #   make bench      speed as ratios against peers and limits; build/bench.jsonl, .svg (CELLS="capture_cost memory" for some)
 #   make soak       32 clients, hang-ups, switches, a broker that comes and goes: nothing leaks, nothing changes (MINUTES=30)
 #   make V=asan     the same under AddressSanitizer and UBSan, into build/asan
@@ -120,10 +122,35 @@ bench: all $(BENCHES:%=$(B)/bench/%)
 	tests/bench/run $(CELLS)
 soak: all
 	tests/soak/run --minutes $(or $(MINUTES),30)
+
+# What the package holds. The settings' files are written from the programs' own tables and never over yours.
+PREFIX     ?= /usr/local
+SYSCONFDIR ?= /etc
+UNITDIR    ?= $(if $(filter /usr,$(PREFIX)),/lib/systemd/system,$(SYSCONFDIR)/systemd/system)
+VERSION    ?= 0.1.$(shell git rev-list --count HEAD 2>/dev/null || echo 0)
+D          := $(DESTDIR)
+docs: all
+	deploy/docs $(B)/bin $(B)/share
+install: docs
+	install -d $(D)$(PREFIX)/bin $(D)$(PREFIX)/libexec/redraft $(D)$(SYSCONFDIR)/redraft $(D)$(UNITDIR) $(D)$(PREFIX)/lib/sysusers.d $(D)$(PREFIX)/lib/tmpfiles.d
+	install -d $(D)$(PREFIX)/share/man/man{1,5,8} $(D)$(PREFIX)/share/{bash-completion/completions,zsh/vendor-completions} $(D)$(PREFIX)/share/doc/redraft/examples
+	install -s $(PROGS:%=$(B)/bin/%) $(D)$(PREFIX)/bin
+	mv $(D)$(PREFIX)/bin/redraft-mock-broker $(D)$(PREFIX)/libexec/redraft/
+	for f in deploy/systemd/*; do sed 's,@bindir@,$(PREFIX)/bin,; s,@sysconfdir@,$(SYSCONFDIR),' $$f | install -m 644 /dev/stdin $(D)$(UNITDIR)/$${f##*/} || exit 1; done
+	install -m 644 deploy/sysusers.d/redraft.conf $(D)$(PREFIX)/lib/sysusers.d/
+	install -m 644 deploy/tmpfiles.d/redraft.conf $(D)$(PREFIX)/lib/tmpfiles.d/
+	for f in serve learn redraftd; do [ -e $(D)$(SYSCONFDIR)/redraft/$$f.conf ] || install -m 644 $(B)/share/etc/$$f.conf $(D)$(SYSCONFDIR)/redraft/ || exit 1; done
+	for s in 1 5 8; do install -m 644 $(B)/share/man/*.$$s $(D)$(PREFIX)/share/man/man$$s/ || exit 1; done
+	install -m 644 $(B)/share/bash/* $(D)$(PREFIX)/share/bash-completion/completions/
+	install -m 644 $(B)/share/zsh/* $(D)$(PREFIX)/share/zsh/vendor-completions/
+	install -m 644 README.md LICENSE $(D)$(PREFIX)/share/doc/redraft/
+	install -m 644 deploy/examples/* $(D)$(PREFIX)/share/doc/redraft/examples/
+deb: all
+	deploy/deb/build $(VERSION) $(B) build
 help:
 	@sed -n 's/^#   //p' Makefile
 clean:
 	rm -rf build
-.PHONY: all unit unit-bins deps demo check system lint fuzz bench soak help clean
+.PHONY: all docs install deb unit unit-bins deps demo check system lint fuzz bench soak help clean
 .DEFAULT_GOAL := all
 -include $(shell test -d $(B) && find $(B) -name '*.d')

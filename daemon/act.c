@@ -375,6 +375,13 @@ int act_new(struct loop *l, const struct act_options *o, struct metrics *m, stru
 	return 0;
 }
 
+void act_set_rules(struct act *a, const struct gate_rules *gate, const struct rollout_rules *rules, int keep)
+{
+	a->o.gate = *gate;
+	a->o.keep = keep;
+	rollout_set_rules(&a->r, rules);
+}
+
 /* Whoever still waits is told, so that nothing of theirs is left behind. */
 static void act_send_away(struct act *a)
 {

@@ -26,6 +26,8 @@ struct act_options {
 };
 
 int MUSTCHECK act_new(struct loop *l, const struct act_options *o, struct metrics *m, struct act **ret, struct errtext *e);
+/* A reload: from now on these judge and pace. */
+void act_set_rules(struct act *a, const struct gate_rules *gate, const struct rollout_rules *rules, int keep);
 /* After the loop has stopped and before it is freed. Answers who still waits. */
 struct act *act_free(struct act *a);
 

@@ -3,7 +3,6 @@
  *
  * This file is the configuration table and the order in which things start and end.
  */
-#include <stdlib.h>
 #include <string.h>
 #include "daemon/act.h"
 #include "daemon/admin.h"
@@ -12,6 +11,8 @@
 #include "daemon/base/loop.h"
 #include "daemon/base/metrics.h"
 #include "daemon/base/notify.h"
+#include "daemon/base/reload.h"
+#include "daemon/base/service.h"
 #include "daemon/watch.h"
 #include "daemon/web.h"
 
@@ -31,26 +32,28 @@ static const struct conf_entry redraftd_entries[] = {
 	{"brokers", CONF_STRING, F(brokers), "", 0, 0, NULL, false, "", "Kafka brokers for the round records; none: accept length is not watched."},
 	{"watch.topic", CONF_STRING, F(watch_topic), "redraft.rounds", 0, 0, NULL, false, "", "Topic of the round records."},
 	{"watch.conf", CONF_STRING, F(watch_conf), "", 0, 0, NULL, false, "", "More librdkafka settings, k=v,k=v."},
-	{"rollout.interval_s", CONF_REAL, F(interval_s), "3600", 0, 604800, NULL, false, "s", "Promotions at most this often, from the monotonic clock, +-5 %."},
-	{"rollout.first_min_al", CONF_REAL, F(first_min_al), "1.2", 1, 64, NULL, false, "tok", "Accept length from which a first version is accepted."},
-	{"rollout.rejects_to_rebase", CONF_INT, F(rejects), "3", 1, 1000, NULL, false, "", "Rejections running that send the learner back to the live version."},
-	{"gate.min_requests", CONF_INT, F(min_requests), "8", 1, 4096, NULL, false, "", "Held-out requests a verdict needs."},
-	{"gate.alpha", CONF_REAL, F(alpha), "0.05", 0.000001, 0.5, NULL, false, "", "How often a candidate that is no better may pass, however often the gate looks."},
-	{"gate.clip", CONF_REAL, F(clip), "0.5", 0.01, 16, NULL, false, "tok", "Differences of one request beyond this count as this much."},
-	{"gate.margin", CONF_REAL, F(margin), "0", 0, 16, NULL, false, "tok", "0: a candidate must be better; above: surely not worse by more than this is enough, though one surely worse is refused."},
-	{"gate.max_wait_s", CONF_REAL, F(max_wait_s), "0", 0, 604800, NULL, false, "s", "A candidate undecided for longer is superseded; 0: rollout.interval_s, at least 20."},
-	{"gate.retry_s", CONF_REAL, F(retry_s), "5", 0.05, 3600, NULL, false, "s",
+	{"rollout.interval_s", CONF_REAL, F(interval_s), "3600", 0, 604800, NULL, true, "s", "Promotions at most this often, from the monotonic clock, +-5 %."},
+	{"rollout.first_min_al", CONF_REAL, F(first_min_al), "1.2", 1, 64, NULL, true, "tok", "Accept length from which a first version is accepted."},
+	{"rollout.rejects_to_rebase", CONF_INT, F(rejects), "3", 1, 1000, NULL, true, "", "Rejections running that send the learner back to the live version."},
+	{"gate.min_requests", CONF_INT, F(min_requests), "8", 1, 4096, NULL, true, "", "Held-out requests a verdict needs."},
+	{"gate.alpha", CONF_REAL, F(alpha), "0.05", 0.000001, 0.5, NULL, true, "", "How often a candidate that is no better may pass, however often the gate looks."},
+	{"gate.clip", CONF_REAL, F(clip), "0.5", 0.01, 16, NULL, true, "tok", "Differences of one request beyond this count as this much."},
+	{"gate.margin", CONF_REAL, F(margin), "0", 0, 16, NULL, true, "tok", "0: a candidate must be better; above: surely not worse by more than this is enough, though one surely worse is refused."},
+	{"gate.max_wait_s", CONF_REAL, F(max_wait_s), "0", 0, 604800, NULL, true, "s", "A candidate undecided for longer is superseded; 0: rollout.interval_s, at least 20."},
+	{"gate.retry_s", CONF_REAL, F(retry_s), "5", 0.05, 3600, NULL, true, "s",
 	 "Time between two looks at an undecided candidate; never more than a quarter of the learner's time."},
 	{"gate.k", CONF_INT, F(gate_k), "5", 1, 16, NULL, false, "", "Chain length at which both versions are replayed."},
-	{"store.keep", CONF_INT, F(keep), "8", 0, 100000, NULL, false, "",
+	{"store.keep", CONF_INT, F(keep), "8", 0, 100000, NULL, true, "",
 	 "Versions that served, and as many that were refused, kept besides live, previous, base, pinned and those being judged."},
 	{"listen_metrics", CONF_STRING, F(listen_metrics), "127.0.0.1:9464", 0, 0, NULL, false, "", "Address of /metrics and /health; empty: off."},
-	{"log_level", CONF_ENUM, F(log_level), "info", 0, 0, "error|warn|info|debug", false, "", "What is logged."},
+	{"log_level", CONF_ENUM, F(log_level), "info", 0, 0, "error|warn|info|debug", true, "", "What is logged."},
 	{0},
 };
 static const struct conf_program redraftd_program = {
-	"redraftd", "the version store, the gate, rollout and rollback of draft models", redraftd_entries, sizeof(struct redraftd_conf),
+	.name = "redraftd", .summary = "the version store, the gate, rollout and rollback of draft models", .entries = redraftd_entries,
+	.struct_size = sizeof(struct redraftd_conf),
 };
+static const enum log_level redraftd_levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
 
 struct redraftd {
 	struct redraftd_conf conf;
@@ -60,8 +63,8 @@ struct redraftd {
 	struct watch *watch;
 	struct web *web;
 	struct admin *admin;
-	struct loop_timer *watchdog;
-	uint64_t watchdog_us;
+	struct service *service;
+	struct reload reload;
 };
 
 static uint64_t redraftd_us(double s)
@@ -87,29 +90,6 @@ static void redraftd_options(const struct redraftd_conf *c, struct act_options *
 	};
 }
 
-static void redraftd_watchdog(void *arg)
-{
-	struct redraftd *d = arg;
-
-	notify_state("WATCHDOG=1");
-	loop_timer_set(d->watchdog, d->watchdog_us);
-}
-
-static int redraftd_start_watchdog(struct redraftd *d)
-{
-	const char *text = getenv("WATCHDOG_USEC");
-	unsigned long long us = text ? strtoull(text, NULL, 10) : 0;
-	int r;
-
-	if (!us)
-		return 0;
-	d->watchdog_us = us / 2; /* half of what the manager allows, as it advises */
-	r = loop_timer_new(d->loop, redraftd_watchdog, d, &d->watchdog);
-	if (!r)
-		loop_timer_set(d->watchdog, 0);
-	return r;
-}
-
 static int redraftd_start(struct redraftd *d, struct errtext *e)
 {
 	struct act_options o;
@@ -128,14 +108,14 @@ static int redraftd_start(struct redraftd *d, struct errtext *e)
 	if (!r)
 		r = admin_new(d->loop, d->conf.run_dir, d->act, d->watch, &d->admin, e);
 	if (!r)
-		r = redraftd_start_watchdog(d);
+		r = service_new(&(struct service_options){.loop = d->loop}, &d->service); /* the loop's turning is all there is to watch */
 	return r;
 }
 
 /* act first: it answers who waits, through admin. Every one of them takes NULL. */
 static void redraftd_end(struct redraftd *d)
 {
-	loop_timer_free(d->watchdog);
+	service_free(d->service);
 	act_free(d->act);
 	admin_free(d->admin);
 	web_free(d->web);
@@ -154,15 +134,32 @@ static void redraftd_stop(void *arg)
 	loop_stop(d->loop);
 }
 
+static int redraftd_apply(void *arg, const void *fresh, struct errtext *e)
+{
+	const struct redraftd_conf *c = fresh;
+	struct redraftd *d = arg;
+	struct act_options o;
+
+	(void)e;
+	redraftd_options(c, &o);
+	act_set_rules(d->act, &o.gate, &o.rules, o.keep);
+	log_set_level(redraftd_levels[c->log_level]);
+	return 0;
+}
+
 static void redraftd_reload(void *arg)
 {
-	(void)arg;
-	log_info("asked to reload: no setting of redraftd can change while it runs; restart it");
+	struct redraftd *d = arg;
+	struct errtext e = {.text = ""};
+	int r = reload_now(&d->reload, &e);
+
+	log_line(r < 0 ? LOG_ERROR : LOG_INFO, "%s", e.text);
+	metric_add(metrics_counter(d->metrics, "redraft_reloads_total", r < 0 ? "result=\"refused\"" : "result=\"done\"",
+				   "Configurations read again, and whether they were taken."), 1);
 }
 
 int main(int argc, char **argv)
 {
-	static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
 	struct redraftd d = {0};
 	struct errtext e = {.text = ""};
 	int r = conf_load(&redraftd_program, argc, argv, &d.conf, NULL, 0, NULL, &e);
@@ -173,13 +170,14 @@ int main(int argc, char **argv)
 		fprintf(stderr, "redraftd: %s\n", e.text);
 		return 2;
 	}
-	log_init("redraftd", levels[d.conf.log_level]);
+	log_init("redraftd", redraftd_levels[d.conf.log_level]);
 	r = redraftd_start(&d, &e);
 	if (r < 0) {
 		log_error("cannot start: %s", e.text[0] ? e.text : strerror(-r));
 		redraftd_end(&d);
 		return 1;
 	}
+	d.reload = (struct reload){.program = &redraftd_program, .argc = argc, .argv = argv, .conf = &d.conf, .apply = redraftd_apply, .arg = &d};
 	loop_on_signal(d.loop, redraftd_stop, redraftd_reload, &d);
 	log_info("ready: store %s, sockets in %s", d.conf.store, d.conf.run_dir);
 	notify_state("READY=1");

@@ -499,6 +499,15 @@ void rollout_init(struct rollout *r, struct store_state *s, const struct rollout
 	r->eval.since_us = now_us;
 }
 
+void rollout_set_rules(struct rollout *r, const struct rollout_rules *rules)
+{
+	uint64_t was = r->rules.interval_us, due = r->next_promotion_us;
+
+	r->rules = *rules;
+	if (due)
+		r->next_promotion_us = (due > was ? due - was : 0) + rules->interval_us;
+}
+
 void rollout_done(struct rollout *r)
 {
 	store_state_done(&r->s);

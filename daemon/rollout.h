@@ -124,6 +124,8 @@ struct ro_actions {
 
 /* s is taken. now_us: promotions wait one interval from here when something is live. */
 void rollout_init(struct rollout *r, struct store_state *s, const struct rollout_rules *rules, uint64_t now_us);
+/* Other rules from now on; the next promotion is due as if its interval had always been the new one. */
+void rollout_set_rules(struct rollout *r, const struct rollout_rules *rules);
 void rollout_done(struct rollout *r);
 /* -ENOMEM (RO_SUBMITTED only): nothing changed. */
 int MUSTCHECK rollout_apply(struct rollout *r, const struct ro_event *ev, struct ro_actions *ret);

@@ -4,6 +4,7 @@
  * requests (what a person expects when they count). A round record that does not
  * decode is counted and skipped; the watcher has no say in rollout in this version.
  */
+#include "daemon/base/credential.h"
 #include "daemon/watch.h"
 #include <ctype.h>
 #include <librdkafka/rdkafka.h>
@@ -291,32 +292,13 @@ static void *watch_run(void *arg)
 
 /* ---- life ---- */
 
-static int watch_set(rd_kafka_conf_t *c, const char *key, const char *value, struct errtext *e)
+static int watch_set(void *c, const char *key, const char *value, struct errtext *e)
 {
 	char why[160];
 
 	if (rd_kafka_conf_set(c, key, value, why, sizeof why) == RD_KAFKA_CONF_OK)
 		return 0;
 	return errtext_set(e, -EINVAL, "watch.conf: %.100s", why);
-}
-
-static int watch_set_extra(rd_kafka_conf_t *c, const char *extra, struct errtext *e)
-{
-	char *copy = strdup(extra), *save = NULL;
-	int r = copy ? 0 : -ENOMEM;
-
-	for (char *kv = copy ? strtok_r(copy, ",", &save) : NULL; !r && kv; kv = strtok_r(NULL, ",", &save)) {
-		char *eq = strchr(kv, '=');
-
-		if (!eq) {
-			r = errtext_set(e, -EINVAL, "watch.conf: %.80s is not key=value", kv);
-			break;
-		}
-		*eq = '\0';
-		r = watch_set(c, kv, eq + 1, e);
-	}
-	free(copy);
-	return r;
 }
 
 static void watch_silent(const rd_kafka_t *rk, int level, const char *fac, const char *text)
@@ -341,7 +323,7 @@ static int watch_connect(struct watch *w, const struct watch_options *o, struct 
 	if (!r)
 		r = watch_set(c, "auto.offset.reset", "latest", e);
 	if (!r)
-		r = watch_set_extra(c, o->conf ? o->conf : "", e);
+		r = kafka_settings(o->conf, "watch.conf", watch_set, c, e);
 	if (!r) {
 		w->rk = rd_kafka_new(RD_KAFKA_CONSUMER, c, why, sizeof why);
 		if (w->rk)

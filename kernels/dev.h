@@ -32,6 +32,7 @@ struct dev {
 	int n_threads;
 	enum dev_isa isa;  /* the path in use, never ISA_AUTO */
 	char error[128];   /* text of the last failure, for the caller's report */
+	_Atomic uint64_t beats; /* operations begun: grows while the device computes, so that a watchdog sees it move */
 };
 
 /* threads >= 1 (the caller's thread is one of them). -ENOTSUP: this CPU lacks the

@@ -41,8 +41,9 @@ static const struct conf_entry entries[] = {
 	{"texts", CONF_STRING, AT(texts), "", 0, 0, NULL, false, "", "file that takes questions and answers as JSON lines; empty = none"},
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
-static const struct conf_program program = {"redraft-learn bootstrap", "Has a model ask and answer itself through its server, so that records for a first draft come to be.", entries,
-					    sizeof(struct conf)};
+static const struct conf_program program = {
+	.name = "redraft-learn bootstrap", .summary = "Has a model ask and answer itself through its server, so that records for a first draft come to be.",
+	.entries = entries, .struct_size = sizeof(struct conf)};
 
 static volatile sig_atomic_t stopped;
 

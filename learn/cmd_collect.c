@@ -37,16 +37,18 @@ static const struct conf_entry collect_entries[] = {
 	{"idle_s", CONF_INT, AT(idle_s), "30", 1, 1e7, NULL, false, "s", "end after so long without a new record"},
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
-static const struct conf_program collect_program = {"redraft-learn collect", "Copies trace records from the topic into a folder, bounded, for redraft-learn train.",
-						    collect_entries, sizeof(struct conf)};
+static const struct conf_program collect_program = {
+	.name = "redraft-learn collect", .summary = "Copies trace records from the topic into a folder, bounded, for redraft-learn train.",
+	.entries = collect_entries, .struct_size = sizeof(struct conf)};
 
 static const struct conf_entry export_entries[] = {
 	{"from_pool", CONF_STRING, AT(from_pool), NULL, 0, 0, NULL, false, "", "folder of pool segments"},
 	{"out", CONF_STRING, AT(out), NULL, 0, 0, NULL, false, "", "folder that takes one file a record"},
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
-static const struct conf_program export_program = {"redraft-learn export-records", "Writes each record of a pool folder as a safetensors file of its own.", export_entries,
-						   sizeof(struct conf)};
+static const struct conf_program export_program = {
+	.name = "redraft-learn export-records", .summary = "Writes each record of a pool folder as a safetensors file of its own.",
+	.entries = export_entries, .struct_size = sizeof(struct conf)};
 
 static volatile sig_atomic_t stopped;
 

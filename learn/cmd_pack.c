@@ -18,15 +18,18 @@ static const struct conf_entry pack_entries[] = {
 	{"note", CONF_STRING, AT(note), "", 0, 0, NULL, false, "", "how the draft was made, for people"},
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
-static const struct conf_program pack_program = {"redraft-learn pack", "Packs a draft into one file of 8-bit matrices with a scale a row.", pack_entries, sizeof(struct conf)};
+static const struct conf_program pack_program = {
+	.name = "redraft-learn pack", .summary = "Packs a draft into one file of 8-bit matrices with a scale a row.",
+	.entries = pack_entries, .struct_size = sizeof(struct conf)};
 
 static const struct conf_entry unpack_entries[] = {
 	{"file", CONF_STRING, AT(file), NULL, 0, 0, NULL, false, "", "a packed draft"},
 	{"out", CONF_STRING, AT(out), NULL, 0, 0, NULL, false, "", "folder to write, for instance store/incoming/base"},
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
-static const struct conf_program unpack_program = {"redraft-learn unpack", "Expands a packed draft into the standard folder and checks its weights' hash.", unpack_entries,
-						   sizeof(struct conf)};
+static const struct conf_program unpack_program = {
+	.name = "redraft-learn unpack", .summary = "Expands a packed draft into the standard folder and checks its weights' hash.",
+	.entries = unpack_entries, .struct_size = sizeof(struct conf)};
 
 static int fail(const char *word, int r, const struct errtext *e)
 {

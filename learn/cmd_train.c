@@ -66,8 +66,9 @@ static const struct conf_entry entries[] = {
 	{"train.cache_mb", CONF_INT, AT(cache_mb), "1024", 0, 1e7, NULL, false, "MiB", "teachers kept in memory from one epoch to the next"},
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
-static const struct conf_program program = {"redraft-learn train", "Trains a draft from recorded requests on disk and writes it as a version folder.", entries,
-					    sizeof(struct conf)};
+static const struct conf_program program = {
+	.name = "redraft-learn train", .summary = "Trains a draft from recorded requests on disk and writes it as a version folder.",
+	.entries = entries, .struct_size = sizeof(struct conf)};
 
 static volatile sig_atomic_t caught;
 static volatile int stop_now;

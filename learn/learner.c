@@ -284,6 +284,8 @@ static int apply_verdict(struct learner *l, const struct journal_entry *x)
 
 int learner_apply(struct learner *l, const struct journal_entry *x, struct errtext *e)
 {
+	if (l->o.beats)
+		++*l->o.beats;
 	switch (x->kind) {
 	case J_CONFIG:
 		return learner_set_config(l, x->text, e);

@@ -31,6 +31,7 @@ struct learner_options {
 	bool follow;                 /* repeat only: nothing leaves for the store */
 	int replay_wait_ms;          /* how long a record of the journal may take to be read again; 0 = for ever */
 	const volatile int *stop;    /* set: give up waiting (-EINTR); may be NULL */
+	_Atomic uint64_t *beats;     /* grows while an open or a repeat makes progress or waits for the log; may be NULL */
 };
 
 enum { SEEN_PRODUCERS = 16, MAX_PARTITIONS = 1024 };

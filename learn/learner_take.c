@@ -298,6 +298,8 @@ static int read_again(struct learner *l, int p, int64_t offset, bool first, stru
 			return r;
 		if (l->o.stop && *l->o.stop)
 			return -EINTR;
+		if (l->o.beats)
+			++*l->o.beats;
 		if (l->o.replay_wait_ms && waited >= l->o.replay_wait_ms)
 			return errtext_set(e, -ENODATA, "partition %d offset %" PRId64 " cannot be read again: %s", p, offset, l->src->trouble(l->src));
 		if (parts <= p) {

@@ -24,7 +24,9 @@
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/notify.h"
+#include "daemon/base/reload.h"
 #include "daemon/base/rpc.h"
+#include "daemon/base/service.h"
 #include "learn/cmd.h"
 #include "learn/control.h"
 
@@ -50,7 +52,7 @@ static const struct conf_entry entries[] = {
 	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness of the compute threads"},
 	{"seed", CONF_INT, AT(seed), "1", 0, 9007199254740991.0, NULL, false, "", "seed of every random choice"},
-	{"log_level", CONF_ENUM, AT(log_level), "info", 0, 0, "error|warn|info|debug", false, "", "what is logged"},
+	{"log_level", CONF_ENUM, AT(log_level), "info", 0, 0, "error|warn|info|debug", true, "", "what is logged"},
 	{"train.ttt_steps", CONF_INT, AT(ttt_steps), "7", 1, TTT_MAX_STEPS, NULL, false, "steps", "unrolled steps of training-time test"},
 	{"train.decay", CONF_REAL, AT(decay), "0.8", 0.01, 1, NULL, false, "", "weight of each further unrolled step"},
 	{"train.optimizer", CONF_ENUM, AT(optimizer), "adamw", 0, 0, "adamw|muon", false, "", "muon: on the matrices, AdamW on head and norms"},
@@ -69,21 +71,24 @@ static const struct conf_entry entries[] = {
 	{"init.min_tokens", CONF_INT, AT(min_tokens), "20000", 1, 1e12, NULL, false, "tok", "tokens to count before a first draft's vocabulary is chosen"},
 	{"init.vocab_from", CONF_STRING, AT(vocab_from), "", 0, 0, NULL, false, "", "init: a text file of token ids to count too"},
 	{"init.wait_s", CONF_INT, AT(init_wait_s), "10", 0, 86400, NULL, false, "s", "init: go ahead after so long without a new record"},
-	{"publish.interval_s", CONF_INT, AT(publish_s), "3600", 1, 1e8, NULL, false, "s", "time between candidates"},
-	{"publish.min_steps", CONF_INT, AT(min_steps), "20", 1, 1e9, NULL, false, "steps", "steps between candidates at least"},
-	{"gate.k", CONF_INT, AT(gate_k), "5", 1, TTT_MAX_STEPS, NULL, false, "tok", "chain length of Evaluate when the caller names none"},
+	{"publish.interval_s", CONF_INT, AT(publish_s), "3600", 1, 1e8, NULL, true, "s", "time between candidates"},
+	{"publish.min_steps", CONF_INT, AT(min_steps), "20", 1, 1e9, NULL, true, "steps", "steps between candidates at least"},
+	{"gate.k", CONF_INT, AT(gate_k), "5", 1, TTT_MAX_STEPS, NULL, true, "tok", "chain length of Evaluate when the caller names none"},
 	{"heldout.max", CONF_INT, AT(heldout_max), "64", 1, 10000, NULL, false, "runs", "runs kept to judge a candidate by; further ones are trained"},
 	{"heldout.domain_max", CONF_INT, AT(heldout_domain_max), "24", 1, 10000, NULL, false, "runs", "the same, of one domain"},
 	{"pool.max_mb", CONF_INT, AT(pool_mb), "4096", 64, 1e7, NULL, false, "MiB", "replay pool on disk; the oldest records go past it"},
-	{"checkpoint.interval_s", CONF_INT, AT(checkpoint_s), "300", 1, 1e7, NULL, false, "s", "time between checkpoints"},
+	{"checkpoint.interval_s", CONF_INT, AT(checkpoint_s), "300", 1, 1e7, NULL, true, "s", "time between checkpoints"},
 	{"follow_journal", CONF_STRING, AT(follow_journal), "", 0, 0, NULL, false, "", "repeat this journal in a fresh state_dir, then end"},
 	{"follow.print_steps", CONF_INT, AT(follow_print), "10", 0, 1e9, NULL, false, "steps", "print the weights' hash every so many steps; 0 = at the end only"},
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
 
 static const struct conf_program program = {
-	"redraft-learn", "Trains the draft of a speculative-decoding server on what it serves. First argument \"init\": make version 1; "
-	"\"train\", \"bootstrap\", \"collect\", \"export-records\", \"pack\", \"unpack\" have a --help of their own.", entries, sizeof(struct conf)};
+	.name = "redraft-learn",
+	.summary = "Trains the draft of a speculative-decoding server on what it serves. First argument \"init\": make version 1; "
+		   "\"train\", \"bootstrap\", \"collect\", \"export-records\", \"pack\", \"unpack\" have a --help of their own.",
+	.entries = entries, .struct_size = sizeof(struct conf)};
+static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
 
 /* ---- options ---- */
 
@@ -200,6 +205,11 @@ static int init(const struct conf *c, const struct frozen *fz)
 
 struct process {
 	struct loop *loop;
+	struct worker *worker;
+	struct service *service;
+	struct reload reload;
+	struct pulse pulse;
+	bool stall_said;
 	int code;
 };
 
@@ -214,35 +224,98 @@ static void on_exit_of_worker(void *arg, int code, const char *message)
 	loop_stop(p->loop);
 }
 
-static int run(const struct conf *c, const struct frozen *fz)
+static void pace_of(const struct conf *c, struct worker_pace *ret)
+{
+	*ret = (struct worker_pace){.publish_us = (uint64_t)c->publish_s * 1000000, .checkpoint_us = (uint64_t)c->checkpoint_s * 1000000,
+				    .publish_min_steps = c->min_steps, .gate_k = (int)c->gate_k};
+}
+
+/* What is trained is in the journal and stays; only when things are done may change under way. */
+static int apply(void *arg, const void *fresh, struct errtext *e)
+{
+	const struct conf *c = fresh;
+	struct process *p = arg;
+	struct command pace = {.kind = CMD_PACE};
+	pace_of(c, &pace.pace);
+	if (worker_post(p->worker, &pace))
+		return errtext_set(e, -EAGAIN, "too many commands wait for the learner; try again");
+	log_set_level(levels[c->log_level]);
+	return 0;
+}
+
+static void on_reload(void *arg)
+{
+	struct process *p = arg;
+	struct errtext e = {""};
+	int r = reload_now(&p->reload, &e);
+	log_line(r < 0 ? LOG_ERROR : LOG_INFO, "%s", e.text);
+}
+
+static void on_stop(void *arg)
+{
+	struct process *p = arg;
+	loop_stop(p->loop);
+}
+
+/* ---- what the service manager hears ---- */
+
+static bool on_alive(void *arg)
+{
+	struct process *p = arg;
+	bool moves = pulse_moves(&p->pulse, worker_beats(p->worker), true);
+	if (!moves && !p->stall_said)
+		log_error("the compute thread does nothing; the service manager will restart us unless it moves");
+	p->stall_said = !moves;
+	return moves;
+}
+
+static void on_status(void *arg, char *ret, size_t size)
+{
+	struct process *p = arg;
+	json_t *j = worker_status(p->worker);
+	json_t *records = json_object_get(j, "records"), *loss = json_object_get(j, "loss");
+	int n = snprintf(ret, size, "step %" JSON_INTEGER_FORMAT ", %" JSON_INTEGER_FORMAT " records, %" JSON_INTEGER_FORMAT " behind, on version %" JSON_INTEGER_FORMAT,
+			 json_integer_value(json_object_get(j, "step")), json_integer_value(json_object_get(records, "consumed")),
+			 json_integer_value(json_object_get(records, "lag")), json_integer_value(json_object_get(j, "base_version")));
+	if (n > 0 && (size_t)n < size && json_is_real(loss))
+		n += snprintf(ret + n, size - (size_t)n, ", loss %.3f", json_real_value(loss));
+	if (n > 0 && (size_t)n < size && p->reload.refused)
+		(void)snprintf(ret + n, size - (size_t)n, "; %lu reloads refused", p->reload.refused);
+	json_decref(j);
+}
+
+static int run(struct conf *c, const struct frozen *fz, int argc, char **argv)
 {
 	struct worker_options o = {
-		.threads = n_threads(c), .nice = (int)c->nice, .publish_us = (uint64_t)c->publish_s * 1000000,
-		.checkpoint_us = (uint64_t)c->checkpoint_s * 1000000, .publish_min_steps = c->min_steps, .gate_k = (int)c->gate_k,
-		.daemon_socket = c->daemon_socket, .follow = *c->follow_journal ? c->follow_journal : NULL, .follow_print = (int)c->follow_print,
+		.threads = n_threads(c), .nice = (int)c->nice, .daemon_socket = c->daemon_socket,
+		.follow = *c->follow_journal ? c->follow_journal : NULL, .follow_print = (int)c->follow_print,
 	};
-	struct process p = {0};
+	struct process p = {.reload = {.program = &program, .argc = argc, .argv = argv, .max_pos = 1, .conf = c, .apply = apply, .arg = &p}};
 	struct source *src = NULL;
-	struct worker *w = NULL;
 	struct control *control = NULL;
 	struct errtext e = {""};
 	learner_options(c, &o.learner);
+	pace_of(c, &o.pace);
 	int r = open_source(c, &src, &e);
 	if (!r)
 		r = loop_new(&p.loop);
 	if (r)
 		return fail(2, *e.text ? e.text : strerror(-r));
-	r = worker_start(&o, p.loop, src, fz, on_exit_of_worker, &p, &w);
+	r = worker_start(&o, p.loop, src, fz, on_exit_of_worker, &p, &p.worker);
 	if (!r && !o.follow)
-		r = control_start(p.loop, c->run_dir, w, &control, &e);
+		r = control_start(p.loop, c->run_dir, p.worker, &control, &e);
+	if (!r)
+		r = service_new(&(struct service_options){.loop = p.loop, .alive = on_alive, .status = on_status, .arg = &p}, &p.service);
 	if (!r) {
+		loop_on_signal(p.loop, on_stop, on_reload, &p);
 		notify_state("READY=1\nSTATUS=learning for target %.12s", fz->target_fp);
 		log_info("target %.12s, %d tokens, %d wide; store %s; brokers %s", fz->target_fp, fz->V, fz->H, c->store, *c->brokers ? c->brokers : "none");
 		r = loop_run(p.loop);
 		notify_state("STOPPING=1");
 	}
+	service_free(p.service);
 	control_stop(control);
-	worker_stop(w);
+	worker_stop(p.worker);
 	loop_free(p.loop);
 	if (r)
 		return fail(r == -EADDRINUSE || *e.text ? 2 : 1, *e.text ? e.text : strerror(-r));
@@ -256,7 +329,6 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-	static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
 	struct conf c;
 	struct frozen fz = {0};
 	struct errtext e = {""};
@@ -277,7 +349,7 @@ int main(int argc, char **argv)
 	} else if (frozen_open(c.store, c.target_fp, &fz, &e))
 		r = fail(2, e.text);
 	else
-		r = n ? init(&c, &fz) : run(&c, &fz);
+		r = n ? init(&c, &fz) : run(&c, &fz, argc, argv);
 	frozen_close(&fz);
 	conf_done(&program, &c);
 	return r;

@@ -11,6 +11,7 @@
  * an out-of-range answer a partition stays silent in librdkafka, so a gap is
  * answered with the low watermark, and the read that follows re-assigns.
  */
+#include "daemon/base/credential.h"
 #include "learn/source.h"
 
 #include <librdkafka/rdkafka.h>
@@ -52,30 +53,12 @@ static void quiet(const rd_kafka_t *rk, int level, const char *fac, const char *
 	(void)rk, (void)level, (void)fac, (void)buf; /* errors come through on_error */
 }
 
-static int set(rd_kafka_conf_t *c, const char *key, const char *value, struct errtext *e)
+static int set(void *c, const char *key, const char *value, struct errtext *e)
 {
 	char why[160];
 	if (rd_kafka_conf_set(c, key, value, why, sizeof why) != RD_KAFKA_CONF_OK)
 		return errtext_set(e, -EINVAL, "source.conf: %s: %s", key, why);
 	return 0;
-}
-
-/* "k=v,k=v"; a value may not hold a comma (say it in librdkafka's own ways then). */
-static int set_extra(rd_kafka_conf_t *c, const char *extra, struct errtext *e)
-{
-	char *copy = strdup(extra), *save = NULL;
-	int r = copy ? 0 : -ENOMEM;
-	for (char *kv = copy ? strtok_r(copy, ",", &save) : NULL; kv && !r; kv = strtok_r(NULL, ",", &save)) {
-		char *eq = strchr(kv, '=');
-		if (!eq)
-			r = errtext_set(e, -EINVAL, "source.conf: \"%.60s\" is not key=value", kv);
-		else {
-			*eq = 0;
-			r = set(c, kv, eq + 1, e);
-		}
-	}
-	free(copy);
-	return r;
 }
 
 static void ask_metadata(struct kafka *k)
@@ -260,8 +243,8 @@ int source_kafka_new(const struct source_options *o, struct source **ret, struct
 		r = set(c, fixed[i][0], fixed[i][1], e);
 	if (!r)
 		r = set(c, "bootstrap.servers", o->brokers, e);
-	if (!r && o->extra)
-		r = set_extra(c, o->extra, e);
+	if (!r)
+		r = kafka_settings(o->extra, "source.conf", set, c, e);
 	if (!r) {
 		char why[160];
 		rd_kafka_conf_set_error_cb(c, on_error);

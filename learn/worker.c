@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -113,7 +114,7 @@ static int do_evaluate(struct worker *w, const struct command *c, struct errtext
 	json_t *reply = NULL;
 	uint64_t t0 = clock_us();
 	struct errtext why = {""};
-	int r = evaluate(w->l, c->version, c->live, c->k > 0 && c->k <= TTT_MAX_STEPS ? c->k : w->o.gate_k, &reply, &why);
+	int r = evaluate(w->l, c->version, c->live, c->k > 0 && c->k <= TTT_MAX_STEPS ? c->k : w->o.pace.gate_k, &reply, &why);
 	if (r == EVALUATE_E_NOT_ENOUGH)
 		worker_answer(w, c, NULL, "io.redraft.NotEnough", "no request recorded since the candidate was published has closed yet");
 	else if (r == -EINVAL || r == -ENOENT)
@@ -163,6 +164,9 @@ static int obey(struct worker *w, const struct command *c, struct errtext *e)
 		break;
 	case CMD_DRIFT:
 		r = entry(w, J_DRIFT, c, c->k, e);
+		break;
+	case CMD_PACE:
+		w->o.pace = c->pace;
 		break;
 	case CMD_PAUSE:
 	case CMD_RESUME:
@@ -232,6 +236,12 @@ json_t *worker_status(struct worker *w)
 			 "base_version", 0, "paused", 0, "records", "pool", "held_out", 0, "cut", "drift", 0, "state", "starting");
 }
 
+uint64_t worker_beats(struct worker *w)
+{
+	struct dev *d = atomic_load(&w->counted);
+	return atomic_load(&w->beats) + (d ? atomic_load_explicit(&d->beats, memory_order_relaxed) : 0);
+}
+
 /* ---- the loop ---- */
 
 static int begin_if_none(struct worker *w, struct errtext *e)
@@ -261,6 +271,7 @@ static int one_pass(struct worker *w, struct errtext *e)
 {
 	struct command c;
 	int r = 0, taken = 0;
+	w->beats++;
 	while (!r && next_command(w, &c)) {
 		r = obey(w, &c, e);
 		if (r)
@@ -314,6 +325,7 @@ static int run(struct worker *w, struct errtext *e)
 	int r = dev_cpu_new(w->o.threads, ISA_AUTO, &w->d);
 	if (r)
 		return errtext_set(e, r, "threads: %s", strerror(-r));
+	atomic_store(&w->counted, w->d);
 	r = learner_open(&w->o.learner, w->d, w->src, w->fz, &w->l, e);
 	if (r == LEARNER_E_INEXACT)
 		log_warn("resumed inexactly: %s", e->text);
@@ -366,6 +378,7 @@ int worker_start(const struct worker_options *o, struct loop *loop, struct sourc
 		return -ENOMEM;
 	w->o = *o;
 	w->o.learner.stop = &w->stop;
+	w->o.learner.beats = &w->beats;
 	w->loop = loop;
 	w->src = src;
 	w->fz = fz;

@@ -9,23 +9,29 @@
 
 struct loop;
 
-struct worker_options {
-	struct learner_options learner;
-	int threads, nice;
+/* What of the options may change while we run: it decides when something is done, never what is trained. */
+struct worker_pace {
 	uint64_t publish_us, checkpoint_us;
 	int64_t publish_min_steps;
 	int gate_k;
+};
+
+struct worker_options {
+	struct learner_options learner;
+	int threads, nice;
+	struct worker_pace pace;
 	const char *daemon_socket; /* whom to Submit to */
 	const char *follow;        /* repeat this journal and stop */
 	int follow_print;          /* hash of the weights every so many steps */
 };
 
-enum command_kind { CMD_EVALUATE, CMD_VERDICT, CMD_REBASE, CMD_DRIFT, CMD_PAUSE, CMD_RESUME, CMD_PUBLISH, CMD_SUBMITTED, CMD_SUBMIT_FAILED };
+enum command_kind { CMD_EVALUATE, CMD_VERDICT, CMD_REBASE, CMD_DRIFT, CMD_PAUSE, CMD_RESUME, CMD_PUBLISH, CMD_SUBMITTED, CMD_SUBMIT_FAILED, CMD_PACE };
 
 struct command {
 	enum command_kind kind;
 	uint32_t version, live;
 	int k;
+	struct worker_pace pace; /* CMD_PACE */
 	char text[200];
 	/* On the loop's thread, once: error NULL = done, reply (borrowed, may be NULL) is the answer. May be NULL. */
 	void (*done)(void *arg, json_t *reply, const char *error, const char *message);
@@ -41,3 +47,4 @@ int MUSTCHECK worker_start(const struct worker_options *o, struct loop *loop, st
 struct worker *worker_stop(struct worker *w);
 int MUSTCHECK worker_post(struct worker *w, const struct command *c); /* loop thread; -EAGAIN: 64 wait already */
 json_t *worker_status(struct worker *w); /* any thread; new reference */
+uint64_t worker_beats(struct worker *w); /* grows while the thread turns or computes, inside a long step too; any thread */

@@ -189,14 +189,14 @@ int worker_due(struct worker *w, struct errtext *e)
 	bool way = true;
 	if (*l->pending.name && !l->pending.version)
 		r = submit(w, e);
-	if (!r && l->t && !l->paused && now - w->published_at >= w->o.publish_us && l->step - l->published_step >= w->o.publish_min_steps) {
+	if (!r && l->t && !l->paused && now - w->published_at >= w->o.pace.publish_us && l->step - l->published_step >= w->o.pace.publish_min_steps) {
 		r = make_way(w, &way, e);
 		if (!r && way)
 			r = publish(w, e);
 		else
-			w->published_at = now - w->o.publish_us + (w->o.publish_us < 10000000 ? w->o.publish_us : 10000000); /* looked at again soon */
+			w->published_at = now - w->o.pace.publish_us + (w->o.pace.publish_us < 10000000 ? w->o.pace.publish_us : 10000000); /* looked at again soon */
 	}
-	if (!r && now - w->checkpointed_at >= w->o.checkpoint_us && l->step != w->checkpointed_step) {
+	if (!r && now - w->checkpointed_at >= w->o.pace.checkpoint_us && l->step != w->checkpointed_step) {
 		r = learner_checkpoint(l, e);
 		w->checkpointed_at = clock_us();
 		w->checkpointed_step = l->step;

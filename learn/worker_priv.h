@@ -29,6 +29,8 @@ struct worker {
 	int head, n_queue;
 	bool ended;
 	volatile int stop;
+	_Atomic uint64_t beats;            /* passes of the loop, entries repeated */
+	_Atomic(struct dev *) counted;     /* d, for whoever counts its operations */
 	json_t *status;
 	int code;                /* set before the thread ends */
 	struct errtext message;

@@ -15,6 +15,15 @@ void engine_set_draft_k(struct engine *g, int k)
 	atomic_store(&g->draft_k, k);
 }
 
+uint64_t engine_beats(struct engine *g, bool *ret_busy)
+{
+	pthread_mutex_lock(&g->lock);
+	uint64_t rounds = g->ring_n;
+	*ret_busy = g->waiting || g->n_active || g->cmds;
+	pthread_mutex_unlock(&g->lock);
+	return rounds + atomic_load_explicit(&g->o.dev->beats, memory_order_relaxed);
+}
+
 /* ---- the engine's thread ---- */
 
 static void publish(struct engine *g, float round_ms);

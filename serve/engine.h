@@ -127,3 +127,5 @@ struct engine_status {
 };
 void engine_status(struct engine *g, struct engine_status *ret);
 void engine_set_draft_k(struct engine *g, int k);
+/* A number that grows while the engine's thread works, inside a long prefill too; ret_busy: it has work. */
+uint64_t engine_beats(struct engine *g, bool *ret_busy);

@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+#include "daemon/base/activate.h"
 #include "daemon/base/buf.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/loop.h"
@@ -560,12 +561,13 @@ static int open_door(struct http *h, struct door *d, int fd, struct errtext *e)
 static int open_doors(struct http *h, struct errtext *e)
 {
 	const char *tcp = h->o.listen ? h->o.listen : "", *local = h->o.listen_unix ? h->o.listen_unix : "";
-	int r = 0, fd;
+	int r = 0, fd = activate_take("http", e);
 
-	if (!*tcp && !*local)
+	if (fd == -ENOENT && !*tcp && !*local)
 		return errtext_set(e, -EINVAL, "listen and listen_unix are both empty: the server needs one of them");
-	if (*tcp) {
-		fd = http_listen_tcp(tcp, e);
+	if (fd != -ENOENT || *tcp) {
+		if (fd == -ENOENT)
+			fd = http_listen_tcp(tcp, e);
 		h->port = fd < 0 ? 0 : http_bound_port(fd);
 		r = open_door(h, &h->tcp, fd, e);
 	}

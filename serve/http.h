@@ -26,7 +26,8 @@ struct http_times { unsigned idle, head, body, stall, flush, linger; };
 extern const struct http_times http_default_times;
 
 struct http_options {
-	const char *listen;      /* "127.0.0.1:8080", "[::1]:8080", ":8080"; port 0 = any; NULL or "" = none */
+	const char *listen;      /* "127.0.0.1:8080", "[::1]:8080", ":8080"; port 0 = any; NULL or "" = none. A socket that the
+				  * service manager passed as "http" takes its place */
 	const char *listen_unix; /* path, mode 0660; NULL or "" = none */
 	size_t max_body, max_headers, max_bodies;
 	const struct http_times *times; /* NULL = the default, as above */

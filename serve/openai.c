@@ -33,18 +33,44 @@ static void on_sweep(void *arg)
 	loop_timer_set(o->sweep, SWEEP_US);
 }
 
-static int read_domains(struct openai *o, const char *list, struct errtext *e)
+struct domains {
+	char name[OPENAI_MAX_DOMAINS][32];
+	int n;
+};
+
+static int read_domains(struct domains *o, const char *list, struct errtext *e)
 {
 	const char *p = list ? list : "";
 
+	*o = (struct domains){.n = 0};
+
 	while (*p) {
 		size_t n = strcspn(p, ", ");
-		if (n >= sizeof o->domains[0] || (n > 0 && o->n_domains == OPENAI_MAX_DOMAINS))
+		if (n >= sizeof o->name[0] || (n > 0 && o->n == OPENAI_MAX_DOMAINS))
 			return errtext_set(e, -EINVAL, "domains: at most %d names of at most 31 characters", OPENAI_MAX_DOMAINS);
 		if (n > 0)
-			memcpy(o->domains[o->n_domains++], p, n);
+			memcpy(o->name[o->n++], p, n);
 		p += n + (p[n] != 0);
 	}
+	return 0;
+}
+
+int openai_check_domains(const char *list, struct errtext *e)
+{
+	struct domains d;
+
+	return read_domains(&d, list, e);
+}
+
+int openai_set_domains(struct openai *o, const char *list, struct errtext *e)
+{
+	struct domains d;
+	int r = read_domains(&d, list, e);
+
+	if (r < 0)
+		return r;
+	memcpy(o->domains, d.name, sizeof o->domains);
+	o->n_domains = d.n;
 	return 0;
 }
 
@@ -58,7 +84,7 @@ int openai_new(const struct openai_options *opt, struct openai **ret, struct err
 	o->o = *opt;
 	o->o.model.name = opt->model_name;
 	o->created = clock_wall_ms() / 1000;
-	r = read_domains(o, opt->domains, e);
+	r = openai_set_domains(o, opt->domains, e);
 	if (r == 0 && !(o->metrics = front_metrics_new(opt->metrics, opt->model_name)))
 		r = errtext_set(e, -ENOMEM, "out of memory");
 	if (r == 0 && (r = loop_timer_new(opt->loop, on_sweep, o, &o->sweep)) < 0)

@@ -45,6 +45,10 @@ void openai_open(struct openai *o, const struct openai_engine *calls, struct eng
 void openai_handle(void *ctx, struct http_request *r); /* ctx: struct openai; http.h's handle and refusal */
 size_t openai_refusal(void *ctx, int status, const char *sentence, char *out, size_t size);
 
+/* Names that X-Redraft-Domain may take from now on, as domains above. -EINVAL with e: the old ones stand. */
+int MUSTCHECK openai_set_domains(struct openai *o, const char *list, struct errtext *e);
+int MUSTCHECK openai_check_domains(const char *list, struct errtext *e);
+
 /* Stop taking requests (503); on_idle is called on the loop when none is left. */
 void openai_drain(struct openai *o, void (*on_idle)(void *arg), void *arg);
 void openai_cancel_all(struct openai *o);

@@ -13,11 +13,14 @@
 #include <unistd.h>
 #include "daemon/base/clock.h"
 #include "daemon/base/conf.h"
+#include "daemon/base/credential.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/metrics.h"
 #include "daemon/base/notify.h"
+#include "daemon/base/reload.h"
+#include "daemon/base/service.h"
 #include "daemon/base/sha.h"
 #include "kernels/dev.h"
 #include "serve/chat.h"
@@ -51,9 +54,9 @@ static const struct conf_entry entries[] = {
 	{"family", CONF_STRING, AT(family), "", 0, 0, NULL, false, "", "Chat template family (smollm2, chatml); empty goes by the file's template."},
 	{"listen", CONF_STRING, AT(listen), "127.0.0.1:8080", 0, 0, NULL, false, "", "Address and port of the HTTP server; empty for none."},
 	{"listen_unix", CONF_STRING, AT(listen_unix), "", 0, 0, NULL, false, "", "Path of a UNIX socket that serves HTTP too; empty for none."},
-	{"api_keys_file", CONF_STRING, AT(api_keys_file), "", 0, 0, NULL, false, "", "Bearer keys, one a line, read again when the file changes; empty lets everybody ask."},
+	{"api_keys_file", CONF_STRING, AT(api_keys_file), "", 0, 0, NULL, false, "", "Bearer keys, one a line, read again when the file changes; empty takes the credential api_keys, else lets everybody ask."},
 	{"deadline_ms", CONF_INT, AT(deadline_ms), "0", 0, 86400000, NULL, false, "ms", "Time a request may take that names none in X-Redraft-Deadline-Ms; 0 is no limit."},
-	{"drain_s", CONF_REAL, AT(drain_s), "10", 0, 3600, NULL, false, "s", "Time that running requests have to end after SIGTERM."},
+	{"drain_s", CONF_REAL, AT(drain_s), "10", 0, 3600, NULL, true, "s", "Time that running requests have to end after SIGTERM."},
 	{"bodies_mb", CONF_INT, AT(bodies_mb), "256", 8, 65536, NULL, false, "MiB", "Request bodies held at a time, all together, beyond the first 64 KiB of each."},
 	{"run_dir", CONF_STRING, AT(run_dir), "/run/redraft/serve", 0, 0, NULL, false, "", "Folder of the control and status sockets."},
 	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "The version store."},
@@ -64,24 +67,31 @@ static const struct conf_entry entries[] = {
 	{"max_context", CONF_INT, AT(max_context), "2048", 16, 1 << 20, NULL, false, "tok", "Prompt and answer of one request together."},
 	{"kv_tokens", CONF_INT, AT(kv_tokens), "0", 0, 1 << 28, NULL, false, "tok", "Keys and values held for all requests; 0 takes max_seqs x max_context."},
 	{"prefill_chunk", CONF_INT, AT(prefill_chunk), "128", 1, 8192, NULL, false, "tok", "Prompt tokens processed a round."},
-	{"draft_k", CONF_INT, AT(draft_k), "3", 1, ENGINE_MAX_K, NULL, false, "tok", "Most tokens proposed for one path, a round."},
+	{"draft_k", CONF_INT, AT(draft_k), "3", 1, ENGINE_MAX_K, NULL, true, "tok", "Most tokens proposed for one path, a round."},
 	{"draft.mode", CONF_ENUM, AT(draft_mode), "chain", 0, 0, "chain|tree", false, "", "What is proposed: one path, or a tree where the draft is unsure."},
 	{"draft.nodes", CONF_INT, AT(draft_nodes), "12", 2, ENGINE_MAX_NODES, NULL, false, "tok", "Most tokens of a tree."},
 	{"capture.brokers", CONF_STRING, AT(brokers), "", 0, 0, NULL, false, "", "Kafka bootstrap servers; empty turns capture off."},
-	{"capture.sample", CONF_REAL, AT(sample), "1.0", 0, 1, NULL, false, "", "Share of conversations that are traced."},
+	{"capture.sample", CONF_REAL, AT(sample), "1.0", 0, 1, NULL, true, "", "Share of conversations that are traced."},
 	{"capture.topk", CONF_INT, AT(topk), "64", 1, 256, NULL, false, "", "Entries of the target's distribution kept a token."},
 	{"capture.prompt_hidden", CONF_BOOL, AT(prompt_hidden), "on", 0, 0, NULL, false, "", "Hidden states of prompt tokens travel, so that prompts are learned from."},
 	{"capture.ring_mb", CONF_INT, AT(ring_mb), "32", 1, 65536, NULL, false, "MiB", "Memory between engine and tap."},
 	{"capture.queue_mb", CONF_INT, AT(queue_mb), "64", 1, 65536, NULL, false, "MiB", "Records waiting for the broker."},
 	{"capture.conf", CONF_STRING, AT(extra), "", 0, 0, NULL, false, "", "More librdkafka settings: k=v,k=v."},
-	{"domains", CONF_STRING, AT(domains), "tools,code,chat,other", 0, 0, NULL, false, "", "Labels that X-Redraft-Domain may name, at most 16."},
-	{"tenant_key_file", CONF_STRING, AT(tenant_key_file), "", 0, 0, NULL, false, "", "Secret that API keys and conversations are hashed with; empty makes one for this run."},
-	{"log_level", CONF_ENUM, AT(log_level), "info", 0, 0, "error|warn|info|debug", false, "", "What is logged."},
+	{"domains", CONF_STRING, AT(domains), "tools,code,chat,other", 0, 0, NULL, true, "", "Labels that X-Redraft-Domain may name, at most 16."},
+	{"tenant_key_file", CONF_STRING, AT(tenant_key_file), "", 0, 0, NULL, false, "", "Secret that API keys and conversations are hashed with; empty takes the credential tenant_key, else makes one for this run."},
+	{"log_level", CONF_ENUM, AT(log_level), "info", 0, 0, "error|warn|info|debug", true, "", "What is logged."},
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
 
+static int check(const void *conf, struct errtext *e)
+{
+	return openai_check_domains(((const struct conf *)conf)->domains, e);
+}
+
 static const struct conf_program program = {
-	"redraft-serve", "Serves a model over the OpenAI API, drafting with the live version and streaming traces to Kafka.", entries, sizeof(struct conf)};
+	.name = "redraft-serve", .summary = "Serves a model over the OpenAI API, drafting with the live version and streaming traces to Kafka.",
+	.entries = entries, .struct_size = sizeof(struct conf), .check = check};
+static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
 
 /* Everything that runs, in the order it was opened. */
 struct serve {
@@ -98,7 +108,7 @@ struct serve {
 	struct control *control;
 	struct loop_timer *drain, *keys_timer;
 	struct api_keys *keys;
-	char model_name[128];
+	char model_name[128], keys_file[PATH_MAX];
 	uint8_t tenant_key[32];
 	int stops;      /* times that we were told to */
 	bool cancelled;
@@ -107,6 +117,10 @@ struct serve {
 	bool loading;
 	int max_context, loaded; /* loaded: 0 or what went wrong, as e says */
 	struct errtext why;
+	struct service *service;
+	struct reload reload;
+	struct pulse engine_pulse;
+	bool stall_said;
 };
 
 static void on_note(bool warn, const char *text)
@@ -124,11 +138,12 @@ static int read_tenant_key(struct serve *s, struct errtext *e)
 {
 	const char *path = s->conf.tenant_key_file;
 	char *text, hex[SHA_HEX];
-	int r;
+	int r = *path ? fs_read_text(path, 4096, &text) : credential_read("tenant_key", 4096, &text);
 
-	if (!*path)
+	if (!*path && r == -ENOENT)
 		return getrandom(s->tenant_key, sizeof s->tenant_key, 0) == (ssize_t)sizeof s->tenant_key ? 0 : -EIO;
-	r = fs_read_text(path, 4096, &text);
+	if (!*path)
+		path = "(the credential tenant_key)";
 	if (r < 0)
 		return errtext_set(e, r, "tenant_key_file %.150s cannot be read: %s", path, strerror(-r));
 	sha_hex(text, strlen(text), hex);
@@ -252,7 +267,7 @@ static void refresh_keys(struct serve *s)
 	if (r < 0)
 		log_error("%s; the keys stay as they were", e.text);
 	else if (r > 0)
-		log_info("%d API keys read from %s", api_keys_count(s->keys), s->conf.api_keys_file);
+		log_info("%d API keys read from %s", api_keys_count(s->keys), s->keys_file);
 }
 
 static void on_keys_timer(void *arg)
@@ -267,8 +282,9 @@ static int open_keys(struct serve *s, struct errtext *e)
 {
 	int r = 0;
 
-	if (*s->conf.api_keys_file)
-		r = api_keys_open(s->conf.api_keys_file, &s->keys, e);
+	(void)snprintf(s->keys_file, sizeof s->keys_file, "%s", s->conf.api_keys_file);
+	if (*s->keys_file || credential_path("api_keys", s->keys_file, sizeof s->keys_file) == 0)
+		r = api_keys_open(s->keys_file, &s->keys, e);
 	if (r == 0 && s->keys && (r = loop_timer_new(s->loop, on_keys_timer, s, &s->keys_timer)) < 0)
 		return errtext_set(e, r, "out of memory");
 	if (r == 0 && s->keys)
@@ -318,14 +334,64 @@ static void on_stop(void *arg)
 	openai_drain(s->openai, on_idle, s);
 }
 
+/* --- reload --- */
+
+static int apply(void *arg, const void *fresh, struct errtext *e)
+{
+	const struct conf *c = fresh;
+	struct serve *s = arg;
+	int r = openai_set_domains(s->openai, c->domains, e);
+
+	if (r < 0)
+		return r;
+	engine_set_draft_k(s->engine, (int)c->draft_k);
+	if (s->tap)
+		tap_set_sample(s->tap, c->sample);
+	log_set_level(levels[c->log_level]);
+	return 0;
+}
+
 static void on_reload(void *arg)
 {
 	struct serve *s = arg;
+	struct errtext e = {""};
+	int r;
 
+	if (!s->control) { /* the loading thread reads the configuration */
+		log_warn("not reloaded: the model is still loading");
+		return;
+	}
 	if (s->keys)
 		refresh_keys(s);
-	else
-		log_info("nothing of this program's configuration can be reloaded");
+	r = reload_now(&s->reload, &e);
+
+	log_line(r < 0 ? LOG_ERROR : LOG_INFO, "%s", e.text);
+	metric_add(metrics_counter(s->metrics, "redraft_reloads_total", r < 0 ? "result=\"refused\"" : "result=\"done\"",
+				   "Configurations read again, and whether they were taken."), 1);
+}
+
+/* --- what the service manager hears --- */
+
+static bool on_alive(void *arg)
+{
+	struct serve *s = arg;
+	bool busy, moves;
+	uint64_t beats = engine_beats(s->engine, &busy);
+
+	moves = pulse_moves(&s->engine_pulse, beats, busy);
+	if (!moves && !s->stall_said)
+		log_error("the engine has requests and does nothing; the service manager will restart us unless it moves");
+	s->stall_said = !moves;
+	return moves;
+}
+
+static void on_status(void *arg, char *ret, size_t size)
+{
+	struct serve *s = arg;
+	struct engine_status g;
+
+	engine_status(s->engine, &g);
+	(void)snprintf(ret, size, "serving %s, draft version %u live; %d running, %d waiting", s->model_name, g.live, g.running, g.waiting);
 }
 
 /* --- start --- */
@@ -364,6 +430,8 @@ static void on_loaded(void *arg)
 	openai_open(s->openai, &openai_real_engine, s->engine, s->tap, &m);
 	log_info("ready: http on port %d, context %d, %d together, chains of %d", http_port(s->http), s->max_context, (int)s->conf.max_seqs,
 		 (int)s->conf.draft_k);
+	if (service_new(&(struct service_options){.loop = s->loop, .alive = on_alive, .status = on_status, .arg = s}, &s->service) < 0)
+		log_error("out of memory: nobody feeds the service manager's watchdog");
 	if (!s->stops)
 		notify_state("READY=1\nSTATUS=serving %s", s->model_name);
 }
@@ -403,6 +471,7 @@ static void stop(struct serve *s)
 {
 	if (s->loading)
 		pthread_join(s->loader, NULL);
+	service_free(s->service);
 	if (s->keys_timer)
 		loop_timer_free(s->keys_timer);
 	if (s->drain)
@@ -431,7 +500,6 @@ static void stop(struct serve *s)
 
 int main(int argc, char **argv)
 {
-	static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
 	struct serve s = {0};
 	struct errtext e = {""};
 	int r = conf_load(&program, argc, argv, &s.conf, NULL, 0, NULL, &e);
@@ -442,6 +510,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "redraft-serve: %s\n", e.text);
 		return 2;
 	}
+	s.reload = (struct reload){.program = &program, .argc = argc, .argv = argv, .conf = &s.conf, .apply = apply, .arg = &s};
 	log_init("redraft-serve", levels[s.conf.log_level]);
 	r = start(&s, &e);
 	if (r < 0) {

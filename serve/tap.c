@@ -79,6 +79,7 @@ struct open { /* the thread's side */
 struct tap {
 	struct tap_options o; /* strings are owned copies */
 	_Atomic bool enabled;
+	_Atomic double sample; /* share of conversations traced */
 	struct tap_ring ring;
 	struct slot slot[SLOTS];
 	uint64_t gen;
@@ -160,7 +161,7 @@ static bool sampled_in(const struct tap *t, const struct tap_request *r)
 	h ^= h >> 33;
 	h *= 0xff51afd7ed558ccdu;
 	h ^= h >> 33;
-	return (double)(h >> 11) * 0x1p-53 < t->o.sample;
+	return (double)(h >> 11) * 0x1p-53 < atomic_load_explicit(&t->sample, memory_order_relaxed);
 }
 
 bool tap_traces(const struct tap *t, const struct tap_request *r)
@@ -313,6 +314,11 @@ void tap_end(struct tap *t, int handle, const struct round_record *parts, int n_
 	}
 	if (s)
 		s->used = false;
+}
+
+void tap_set_sample(struct tap *t, double share)
+{
+	atomic_store(&t->sample, share);
 }
 
 void tap_set_enabled(struct tap *t, bool on)
@@ -615,6 +621,7 @@ int tap_new(const struct tap_options *o, struct tap **ret, struct errtext *e)
 	t->o.extra_conf = copy_string(o->extra_conf);
 	t->wake = -1;
 	atomic_store(&t->enabled, true);
+	tap_set_sample(t, o->sample);
 	make_uuid(t->uuid);
 	int r = t->o.traces_topic && t->o.rounds_topic ? start(t, e) : -ENOMEM;
 	if (r < 0) {

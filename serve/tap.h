@@ -55,6 +55,7 @@ void tap_rows(struct tap *t, int handle, const struct tap_row_group *g);
 void tap_round(struct tap *t, int handle, uint32_t row_pos, const uint32_t *ids, const int16_t *parent, int len, int accepted, uint32_t version, bool mixed_kv);
 void tap_end(struct tap *t, int handle, const struct round_record *parts, int n_parts); /* one round record per version used */
 void tap_set_enabled(struct tap *t, bool on);
+void tap_set_sample(struct tap *t, double share); /* from the next request on; any thread */
 
 struct tap_stats { uint64_t records, bytes, delivered, rounds, dropped_ring, dropped_queue, dropped_broker, dropped_size, requests_traced, requests_skipped; bool broker_down; };
 void tap_stats(struct tap *t, struct tap_stats *ret);

@@ -6,6 +6,7 @@
  * are served by tap_producer_poll, on the one thread that also produces, so the
  * counts need no lock. Values go by reference (MSG_F_FREE), without a copy.
  */
+#include "daemon/base/credential.h"
 #include "serve/tap_produce.h"
 
 #include <librdkafka/rdkafka.h>
@@ -51,31 +52,13 @@ static void on_log(const rd_kafka_t *rk, int level, const char *facility, const 
 	(void)rk, (void)level, (void)facility, (void)text; /* rooms do not log; the counters tell */
 }
 
-static int set(rd_kafka_conf_t *c, const char *key, const char *value, struct errtext *e)
+static int set(void *c, const char *key, const char *value, struct errtext *e)
 {
 	char why[160];
 
 	if (rd_kafka_conf_set(c, key, value, why, sizeof why) != RD_KAFKA_CONF_OK)
 		return errtext_set(e, -EINVAL, "capture: Kafka setting %.60s: %s", key, why);
 	return 0;
-}
-
-static int set_extra(rd_kafka_conf_t *c, const char *extra, struct errtext *e)
-{
-	char *copy = strdup(extra), *save = NULL;
-	int r = copy ? 0 : -ENOMEM;
-
-	for (char *kv = copy ? strtok_r(copy, ",", &save) : NULL; r == 0 && kv; kv = strtok_r(NULL, ",", &save)) {
-		char *eq = strchr(kv, '=');
-		if (!eq) {
-			r = errtext_set(e, -EINVAL, "capture.conf: \"%.60s\" is not key=value", kv);
-			break;
-		}
-		*eq = 0;
-		r = set(c, kv, eq + 1, e);
-	}
-	free(copy);
-	return r;
 }
 
 static int configure(const struct tap_producer *p, rd_kafka_conf_t *c, struct errtext *e)
@@ -101,8 +84,8 @@ static int configure(const struct tap_producer *p, rd_kafka_conf_t *c, struct er
 	(void)snprintf(kbytes, sizeof kbytes, "%zu", kb < 1 ? 1 : kb > 2097151 ? 2097151 : kb);
 	if (r == 0)
 		r = set(c, "queue.buffering.max.kbytes", kbytes, e);
-	if (r == 0 && p->o.extra_conf)
-		r = set_extra(c, p->o.extra_conf, e);
+	if (r == 0)
+		r = kafka_settings(p->o.extra_conf, "capture.conf", set, c, e);
 	rd_kafka_conf_set_dr_msg_cb(c, on_report);
 	rd_kafka_conf_set_error_cb(c, on_error);
 	rd_kafka_conf_set_log_cb(c, on_log);

@@ -71,8 +71,8 @@ static int conf_put(struct conf_set *s, int i, const char *text, size_t n_text, 
 
 static int conf_unknown(struct conf_set *s, const char *where, const char *dashes, const char *key)
 {
-	const char *names[256] = {"config", "help", "version"};
-	int n = dashes[0] ? 3 : 0;
+	const char *names[256] = {"config", "check", "help", "version", "print_config"};
+	int n = dashes[0] ? 5 : 0;
 	const char *near;
 
 	for (int i = 0; i < s->n && n < 255; i++)
@@ -247,6 +247,7 @@ struct conf_args {
 	const char **pos;
 	int max_pos, n_pos;
 	const char *file;
+	bool check;
 };
 
 /* Before anything can fail: a question about the program is always answered. */
@@ -260,6 +261,14 @@ static int conf_questions(const struct conf_program *p, int argc, char **argv)
 		if (!strcmp(argv[i], "--version")) {
 			printf("%s %s\n", p->name, REDRAFT_COMMIT);
 			return CONF_E_VERSION;
+		}
+		if (!strcmp(argv[i], "--print_config") || !strcmp(argv[i], "--print-config")) {
+			conf_print_config(p, stdout);
+			return CONF_E_PRINTED;
+		}
+		if (!strcmp(argv[i], "--print_table")) {
+			conf_print_table(p, stdout);
+			return CONF_E_PRINTED;
 		}
 	}
 	return 0;
@@ -286,6 +295,8 @@ static int conf_from_flags(struct conf_set *s, int argc, char **argv, struct con
 	for (int i = 1; !r && i < argc; i++) {
 		if (!only_positional && !strcmp(argv[i], "--"))
 			only_positional = true;
+		else if (!only_positional && !strcmp(argv[i], "--check"))
+			a->check = true;
 		else if (!only_positional && !strcmp(argv[i], "--config"))
 			i++; /* read earlier, so that flags win over the file */
 		else if (!only_positional && !strncmp(argv[i], "--config=", 9))
@@ -321,6 +332,8 @@ static int conf_build(struct conf_set *s, void *conf)
 		else
 			r = conf_value_set(entry, text, s->where[i] ? s->where[i] : "default", conf, s->e);
 	}
+	if (!r && s->p->check)
+		r = s->p->check(conf, s->e);
 	if (r < 0)
 		conf_done(s->p, conf);
 	return r;
@@ -358,7 +371,13 @@ int conf_load(const struct conf_program *p, int argc, char **argv, void *conf, c
 	}
 	free(s.text);
 	free(s.where);
-	if (!r && ret_n_pos)
+	if (r)
+		return r;
+	if (ret_n_pos)
 		*ret_n_pos = a.n_pos;
-	return r;
+	if (!a.check)
+		return 0;
+	conf_done(p, conf);
+	printf("%s: the configuration is good\n", p->name);
+	return CONF_E_CHECKED;
 }

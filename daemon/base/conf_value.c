@@ -1,5 +1,5 @@
-/* Configuration values: from text with type and range checked, back to text and
- * JSON, and the --help page that comes from the same table.
+/* Configuration values: from text with type and range checked, back to JSON, and
+ * compared; the nearest right name of a wrong one.
  */
 #include "daemon/base/conf_value.h"
 #include <ctype.h>
@@ -158,46 +158,72 @@ json_t *conf_show(const struct conf_program *p, const void *conf)
 	return all;
 }
 
-static void conf_help_entry(const struct conf_entry *entry, FILE *out)
-{
-	char head[96];
-	const char *kind = entry->type == CONF_ENUM ? entry->choices
-			   : entry->type == CONF_BOOL ? "on|off"
-			   : entry->unit && entry->unit[0] ? entry->unit
-			   : entry->type == CONF_INT ? "N"
-			   : entry->type == CONF_REAL ? "X"
-						      : "TEXT";
+/* ---- two configurations ---- */
 
-	snprintf(head, sizeof head, "--%s %s", entry->key, kind);
-	fprintf(out, "  %-34s%s%s", head, strlen(head) > 32 ? "\n                                    " : "  ",
-		entry->help);
-	if (!entry->def)
-		fprintf(out, " (required");
-	else
-		fprintf(out, " (default: %s", entry->def[0] ? entry->def : "none");
-	if ((entry->type == CONF_INT || entry->type == CONF_REAL) && (entry->min != 0 || entry->max != 0))
-		fprintf(out, "; %g to %g", entry->min, entry->max);
-	fprintf(out, ")\n");
+static size_t conf_size(enum conf_type type)
+{
+	switch (type) {
+	case CONF_STRING:
+		return sizeof(char *);
+	case CONF_INT:
+		return sizeof(int64_t);
+	case CONF_REAL:
+		return sizeof(double);
+	case CONF_BOOL:
+		return sizeof(bool);
+	case CONF_ENUM:
+		return sizeof(int);
+	}
+	return 0;
 }
 
-void conf_print_help(const struct conf_program *p, FILE *out)
+static bool conf_same(const struct conf_entry *entry, const void *a, const void *b)
 {
-	char prefix[64];
-	size_t n = 0;
+	const char *x = (const char *)a + entry->offset, *y = (const char *)b + entry->offset;
+	const char *s, *t;
 
-	for (; p->name[n] && n + 1 < sizeof prefix; n++)
-		prefix[n] = isalnum((unsigned char)p->name[n]) ? (char)toupper((unsigned char)p->name[n]) : '_';
-	prefix[n] = '\0';
-	fprintf(out, "%s: %s\n\n", p->name, p->summary);
-	fprintf(out, "Every setting is a flag (--key value), an environment variable (%s_KEY, dots as underscores)\n"
-		     "and a line of the INI file ([section] of the part before the dot). Flags win, then the environment.\n\n",
-		prefix);
-	for (const struct conf_entry *entry = p->entries; entry->key; entry++)
-		conf_help_entry(entry, out);
-	fprintf(out, "  %-34s  %s\n", "--config FILE", "read settings from an INI file");
-	fprintf(out, "  %-34s  %s\n", "--help", "print this page");
-	fprintf(out, "  %-34s  %s\n", "--version", "print the version");
+	if (entry->type != CONF_STRING)
+		return !memcmp(x, y, conf_size(entry->type));
+	s = *(char *const *)(const void *)x;
+	t = *(char *const *)(const void *)y;
+	return !strcmp(s ? s : "", t ? t : "");
 }
+
+int conf_differing(const struct conf_program *p, const void *a, const void *b, bool reloadable, char *ret, size_t size)
+{
+	size_t len = 0, room = size > 16 ? size - 16 : 0; /* kept free for "and N more" */
+	int n = 0, left_out = 0;
+
+	ret[0] = '\0';
+	for (const struct conf_entry *entry = p->entries; entry->key; entry++) {
+		if (entry->reloadable != reloadable || conf_same(entry, a, b))
+			continue;
+		n++;
+		if (left_out || len + strlen(entry->key) + 2 >= room)
+			left_out++;
+		else
+			len += (size_t)snprintf(ret + len, size - len, "%s%s", len ? ", " : "", entry->key);
+	}
+	if (left_out)
+		snprintf(ret + len, size - len, " and %d more", left_out);
+	return n;
+}
+
+void conf_swap_reloadable(const struct conf_program *p, void *a, void *b)
+{
+	for (const struct conf_entry *entry = p->entries; entry->key; entry++) {
+		char spare[sizeof(int64_t)];
+		size_t n = conf_size(entry->type);
+
+		if (!entry->reloadable)
+			continue;
+		memcpy(spare, conf_field(entry, a), n);
+		memcpy(conf_field(entry, a), conf_field(entry, b), n);
+		memcpy(conf_field(entry, b), spare, n);
+	}
+}
+
+/* ---- names ---- */
 
 static int conf_min3(int a, int b, int c)
 {

@@ -37,6 +37,11 @@ void log_init(const char *program, enum log_level max)
 		log_fd = fd;
 }
 
+void log_set_level(enum log_level max)
+{
+	atomic_store(&log_max, (int)max);
+}
+
 void log_line(enum log_level level, const char *fmt, ...)
 {
 	char line[1024];

@@ -11,6 +11,7 @@
 enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7 };
 
 void log_init(const char *program, enum log_level max);
+void log_set_level(enum log_level max); /* any time, any thread */
 void PRINTF(2, 3) log_line(enum log_level level, const char *fmt, ...);
 unsigned long log_dropped(void);
 

@@ -32,7 +32,8 @@ struct rpc_method {
 };
 
 /* Creates run_dir/control.sock (0660) and run_dir/status.sock (0666). -EADDRINUSE
- * when a live process answers there; a dead socket is replaced. methods ends with
+ * when a live process answers there; a dead socket is replaced. Sockets that the service
+ * manager passed (activate.h: "control", "status") are taken instead. methods ends with
  * name NULL; idl is the .varlink text. All borrowed for the server's life. */
 int MUSTCHECK rpc_server_new(struct loop *l, const char *run_dir, const struct rpc_method *methods,
 			     const char *idl, void *ctx, struct rpc_server **ret, struct errtext *e);

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <fcntl.h>
 #include <unistd.h>
+#include "daemon/base/activate.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/loop.h"
@@ -481,7 +482,7 @@ static int door_clear(const char *path, const struct sockaddr_un *a, struct errt
 	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-static int door_open(struct rpc_door *d, const char *run_dir, const char *name, mode_t mode, struct errtext *e)
+static int door_bind(struct rpc_door *d, const char *run_dir, const char *name, mode_t mode, struct errtext *e)
 {
 	struct sockaddr_un a;
 	char path[sizeof a.sun_path];
@@ -502,6 +503,23 @@ static int door_open(struct rpc_door *d, const char *run_dir, const char *name, 
 	snprintf(d->path, sizeof d->path, "%s", path);
 	if (chmod(path, mode) < 0 || listen(d->fd, RPC_MAX_CONNECTIONS) < 0) /* nobody connects before listen */
 		return errtext_set(e, -errno, "%s: %s", path, strerror(errno));
+	return 0;
+}
+
+/* Our own socket at run_dir/NAME.sock, unless the service manager passed one called NAME. */
+static int door_open(struct rpc_door *d, const char *run_dir, const char *name, mode_t mode, struct errtext *e)
+{
+	char file[32];
+	int r = activate_take(name, e);
+
+	if (r >= 0) {
+		d->fd = r;
+	} else if (r == -ENOENT) {
+		snprintf(file, sizeof file, "%s.sock", name);
+		r = door_bind(d, run_dir, file, mode, e);
+	}
+	if (r < 0)
+		return r;
 	d->ev = event_new(loop_base(d->server->loop), d->fd, EV_READ | EV_PERSIST, door_accept, d);
 	d->again = evtimer_new(loop_base(d->server->loop), door_again, d);
 	if (!d->ev || !d->again || event_add(d->ev, NULL) < 0)
@@ -557,9 +575,9 @@ int rpc_server_new(struct loop *l, const char *run_dir, const struct rpc_method 
 	if (!r)
 		r = server_lock(s, run_dir, e);
 	if (!r)
-		r = door_open(&s->doors[0], run_dir, "control.sock", 0660, e);
+		r = door_open(&s->doors[0], run_dir, "control", 0660, e);
 	if (!r)
-		r = door_open(&s->doors[1], run_dir, "status.sock", 0666, e);
+		r = door_open(&s->doors[1], run_dir, "status", 0666, e);
 	if (r < 0) {
 		rpc_server_free(s);
 		return r;

@@ -14,12 +14,14 @@
 #include "daemon/ctl/print.h"
 
 enum { EXIT_DONE = 0, EXIT_REFUSED = 1, EXIT_USAGE = 2, EXIT_NOBODY = 3 };
+enum { CTL_PING_MS = 3000 };
 
 struct ctl_conf {
 	char *socket, *serve_socket;
 	bool json;
 	double timeout;
 	int64_t generation;
+	int program; /* of ctl_programs */
 };
 
 #define F(field) offsetof(struct ctl_conf, field)
@@ -29,21 +31,23 @@ static const struct conf_entry ctl_entries[] = {
 	{"json", CONF_BOOL, F(json), "off", 0, 0, NULL, false, "", "Print exactly the reply, as one JSON object."},
 	{"timeout", CONF_REAL, F(timeout), "30", 0.01, 3600, NULL, false, "s", "How long to wait for an answer."},
 	{"generation", CONF_INT, F(generation), "-1", -1, 9e15, NULL, false, "", "promote: refuse unless this is the generation; -1: no check."},
+	{"for", CONF_ENUM, F(program), "serve", 0, 0, "serve|learn|redraftd", false, "", "config check: whose configuration the file is."},
 	{0},
 };
 static const struct conf_program ctl_program = {
-	"redraftctl",
-	"asks and commands redraftd\n\n"
+	.name = "redraftctl",
+	.summary = "asks and commands redraftd\n\n"
 	"  redraftctl status        what is live, who is there, accept length by domain\n"
 	"  redraftctl versions      every version and its state\n"
 	"  redraftctl show N        one version: manifest, verdict, training\n"
 	"  redraftctl promote N     make version N live now, past the gate\n"
 	"  redraftctl rollback      back to the previous version; again: to the next older, then to no draft\n"
 	"  redraftctl pin [N]       live stays what it is\n"
-	"  redraftctl unpin         and may change again\n\n"
+	"  redraftctl unpin         and may change again\n"
+	"  redraftctl config        check FILE --for serve|learn|redraftd: is this configuration good?\n\n"
 	"Exit status: 0 done, 1 refused or failed, 2 usage, 3 nobody answers.",
-	ctl_entries,
-	sizeof(struct ctl_conf),
+	.entries = ctl_entries,
+	.struct_size = sizeof(struct ctl_conf),
 };
 
 struct ctl_verb {
@@ -123,6 +127,18 @@ static int ctl_call(const struct ctl_verb *v, const struct ctl_conf *c, json_t *
 	return rpc_call_sync(other, v->method, json_incref(params), ms, ret, e);
 }
 
+/* Under socket activation a daemon that cannot start still has a socket that takes calls and never answers. A
+ * rollback does not wait for it: who does not say its name at once is dead. */
+static int ctl_is_there(const struct ctl_conf *c, struct errtext *e)
+{
+	json_t *info = NULL;
+	int ms = c->timeout * 1000 < CTL_PING_MS ? (int)(c->timeout * 1000) : CTL_PING_MS;
+	int r = rpc_call_sync(c->socket, "org.varlink.service.GetInfo", NULL, ms, &info, e);
+
+	json_decref(info);
+	return r < 0 ? r : 0;
+}
+
 static int ctl_fall_through(const struct ctl_conf *c, const char *request_id, const char *why, json_t **ret, struct errtext *e)
 {
 	fprintf(stderr, "redraftctl: redraftd does not answer (%s); asking the server itself\n", why);
@@ -155,11 +171,14 @@ static int ctl_failed(const struct ctl_conf *c, int r, const struct errtext *e)
 
 static int ctl_run(const struct ctl_verb *v, const struct ctl_conf *c, json_t *params, const char *request_id)
 {
+	bool rollback = !strcmp(v->name, "rollback");
 	struct errtext e = {.text = ""};
 	json_t *reply = NULL;
-	int r = ctl_call(v, c, params, &reply, &e);
+	int r = rollback ? ctl_is_there(c, &e) : 0;
 
-	if (r < 0 && !strcmp(v->name, "rollback")) {
+	if (!r)
+		r = ctl_call(v, c, params, &reply, &e);
+	if (r < 0 && rollback) {
 		char why[160];
 
 		snprintf(why, sizeof why, "%.150s", e.text);
@@ -181,6 +200,28 @@ static int ctl_run(const struct ctl_verb *v, const struct ctl_conf *c, json_t *p
 	return EXIT_DONE;
 }
 
+/* A program knows its own settings, so it is asked: the one beside us, else the one on the PATH. Does not return when it
+ * could be started. */
+static int ctl_config(const char **pos, int n_pos, int program)
+{
+	static const char *const programs[] = {"redraft-serve", "redraft-learn", "redraftd"};
+	char here[PATH_MAX], path[PATH_MAX + 32];
+	ssize_t n = readlink("/proc/self/exe", here, sizeof here - 1);
+	char *slash;
+
+	if (n_pos != 2 || strcmp(pos[0], "check") != 0) {
+		fprintf(stderr, "redraftctl: config check FILE --for serve|learn|redraftd\n");
+		return EXIT_USAGE;
+	}
+	here[n > 0 ? n : 0] = '\0';
+	slash = strrchr(here, '/');
+	snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - here + 1) : 0, here, programs[program]);
+	execl(path, programs[program], "--config", pos[1], "--check", (char *)NULL);
+	execlp(programs[program], programs[program], "--config", pos[1], "--check", (char *)NULL);
+	fprintf(stderr, "redraftctl: %s cannot be started: %s\n", programs[program], strerror(errno));
+	return EXIT_REFUSED;
+}
+
 int main(int argc, char **argv)
 {
 	const char *pos[3];
@@ -199,6 +240,11 @@ int main(int argc, char **argv)
 		return EXIT_USAGE;
 	}
 	snprintf(request_id, sizeof request_id, "ctl-%d-%llx", (int)getpid(), (unsigned long long)clock_us());
+	if (n_pos && !strcmp(pos[0], "config")) {
+		status = ctl_config(pos + 1, n_pos - 1, c.program);
+		conf_done(&ctl_program, &c);
+		return status;
+	}
 	if (!n_pos)
 		errtext_set(&e, 0, "what is to be done? redraftctl --help lists the verbs");
 	else

@@ -60,7 +60,9 @@ static const struct conf_entry entries[] = {
 	{"each", CONF_STRING, AT(each), "", 0, 0, NULL, false, "", "Also write each request to this file, as JSON lines."},
 	{NULL},
 };
-static const struct conf_program program = {"load", "Loads a server of OpenAI's chat API and reports latencies and rates.", entries, sizeof(struct conf)};
+static const struct conf_program program = {
+	.name = "load", .summary = "Loads a server of OpenAI's chat API and reports latencies and rates.",
+	.entries = entries, .struct_size = sizeof(struct conf)};
 
 static struct stream_options main_stream(const struct conf *c)
 {

@@ -29,7 +29,7 @@ static const struct conf_entry entries[] = {
 	{"isa", CONF_ENUM, offsetof(struct conf, isa), "auto", 0, 0, "auto|portable|avx2", false, "", "Kernels."},
 	{0},
 };
-static const struct conf_program program = {"redraft-test", "A test.", entries, sizeof(struct conf)};
+static const struct conf_program program = {.name = "redraft-test", .summary = "A test.", .entries = entries, .struct_size = sizeof(struct conf)};
 
 static int load(struct conf *c, struct errtext *e, const char *const *args)
 {

@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <semaphore.h>
 #include <cmocka.h>
 #include "tests/unit/serve/harness.h"
 
@@ -65,6 +66,47 @@ static void load(struct engine *g, uint32_t version, int dir, bool activate)
 	struct errtext e = {0};
 	if (engine_load(g, version, toy.dir[dir], sha, &e) || (activate && engine_activate(g, version, false, 0, &e)))
 		fail_msg("%s", e.text);
+}
+
+/* ---- what a watchdog sees ---- */
+
+static sem_t stuck, go_on;
+
+static void stuck_tokens(void *arg, const uint32_t *ids, int n)
+{
+	(void)arg, (void)ids, (void)n;
+	sem_post(&stuck);
+	sem_wait(&go_on);
+}
+
+/* Beats grow through a prompt of several chunks; while the thread is stuck they stand still with work waiting. */
+static void beats_tell_work_from_a_stuck_thread(void **state)
+{
+	(void)state;
+	static struct job j;
+	struct engine *g = make(0, 1, 160, 4);
+	struct engine_request r = {.prompt = j.prompt, .n_prompt = 100, .max_tokens = 1, .request_id = "r", .conversation = "c", .domain = "other",
+				   .on_tokens = stuck_tokens, .on_done = job_done, .arg = &j};
+	bool busy;
+	uint64_t before = engine_beats(g, &busy), at;
+	assert_false(busy);
+	sem_init(&stuck, 0, 0);
+	sem_init(&go_on, 0, 0);
+	assert_int_equal(engine_submit(g, &r, &j.handle), 0);
+	sem_wait(&stuck);
+	at = engine_beats(g, &busy);
+	assert_true(busy);
+	assert_true(at >= before + 4 * 10); /* four chunks of many operations each */
+	usleep(20000);
+	assert_int_equal(engine_beats(g, &busy), at);
+	assert_true(busy);
+	sem_post(&go_on);
+	job_wait(&j);
+	(void)engine_beats(g, &busy);
+	assert_false(busy);
+	engine_free(g);
+	sem_destroy(&stuck);
+	sem_destroy(&go_on);
 }
 
 static void check_plain(struct job *jobs, int n)
@@ -338,7 +380,7 @@ static void test_bad_options(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_refused), cmocka_unit_test(test_queue_full), cmocka_unit_test(test_pages_wait), cmocka_unit_test(test_cancel),
+		cmocka_unit_test(beats_tell_work_from_a_stuck_thread), cmocka_unit_test(test_refused), cmocka_unit_test(test_queue_full), cmocka_unit_test(test_pages_wait), cmocka_unit_test(test_cancel),
 		cmocka_unit_test(test_overflowing_draft), cmocka_unit_test(test_switch_under_load), cmocka_unit_test(test_numbers),
 		cmocka_unit_test(test_free_ends_all), cmocka_unit_test(test_bad_options),
 	};
