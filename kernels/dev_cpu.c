@@ -67,6 +67,7 @@ struct dev *dev_free(struct dev *d)
 	struct cpu *c = cpu_of(d);
 	pool_free(c->pool);
 	cpu_rope_free(c->rope);
+	cpu_arena_close(c->chunk);
 	free(c->scratch);
 	free(c);
 	free(d);

@@ -38,7 +38,13 @@ struct cpu_product {
 	size_t as_m, as_k;
 	const void *B;
 	size_t bs, ps;
+	const char *ahead; /* hint: what is wanted after this product, so many bytes of it each k; NULL: nothing */
+	size_t ahead_step;
 };
+
+/* Panels that a tile of R rows takes side by side: few rows need more chains in
+ * flight, and more streams from DRAM. 3 rows by 2 would spill. */
+#define CPU_PANELS(R) ((R) == 1 ? 4 : (R) == 2 ? 2 : 1)
 
 struct cpu_softmax {
 	real max, sum, scale; /* scale: what the caller's accumulators must be multiplied by */
@@ -76,6 +82,7 @@ struct cpu_kernels {
 extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512;
 
 struct rope_cache;
+struct chunk;
 
 struct cpu {
 	struct pool *pool;
@@ -84,6 +91,7 @@ struct cpu {
 	void *scratch; /* grows, never shrinks; one op at a time uses it */
 	size_t scratch_bytes;
 	struct rope_cache *rope;
+	struct chunk *chunk; /* where the next weight goes; NULL at first */
 };
 
 static inline struct cpu *cpu_of(struct dev *d)
@@ -142,6 +150,11 @@ int cpu_bad(struct dev *d, const char *what); /* -EINVAL */
 void cpu_run(struct dev *d, double work, void (*fn)(void *ctx, int t, int n), void *ctx);
 /* How many threads cpu_run would use */
 int cpu_threads_for(const struct dev *d, double work);
+
+/* cpu/arena.c: zeroed memory for weights; free with the same size, from any thread */
+void *cpu_arena_alloc(struct chunk **open, size_t bytes);
+void cpu_arena_free(void *p, size_t bytes);
+void cpu_arena_close(struct chunk *open);
 
 /* cpu/weight.c */
 int cpu_weight_pack(struct dev *d, struct weight *ret, enum dtype type, int N, int K, const void *src, enum dtype src_type);

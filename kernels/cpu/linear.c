@@ -25,50 +25,54 @@ struct linear_job {
 	bool add;
 };
 
-static void linear_tile(const struct linear_job *j, int p0, int p1, int m0, int R, const real *A, size_t as_m, size_t as_k)
+/* One k-block [k0, ..) of panels [p0, p1) against rows [m0, m0+R). A is at k 0. */
+static void linear_tile(const struct linear_job *j, int p0, int p1, int k0, int m0, int R, const real *A, size_t as_m, size_t as_k,
+			const char *ahead, int shares)
 {
 	const struct weight *w = j->w;
-	int nr = j->k->nr, kb = cpu_kblock(w->K);
-	int cols = cpu_min(w->N, p1 * nr) - p0 * nr;
+	int nr = j->k->nr;
 	size_t panel = (size_t)nr * (size_t)w->K, elem = dtype_size(w->type);
-
-	for (int k0 = 0; k0 < w->K; k0 += kb) {
-		struct cpu_product p = {
-			.R = R,
-			.cols = cols,
-			.K = cpu_min(kb, w->K - k0),
-			.add = j->add || k0 > 0,
-			.C = j->y + (size_t)m0 * j->ldy + (size_t)p0 * (size_t)nr,
-			.ldc = j->ldy,
-			.A = A + (size_t)k0 * as_k,
-			.as_m = as_m,
-			.as_k = as_k,
-			.B = (const char *)w->packed + ((size_t)p0 * panel + (size_t)k0 * (size_t)nr) * elem,
-			.bs = (size_t)nr,
-			.ps = panel,
-		};
-		if (w->type == DT_BF16)
-			j->k->product_bf16(&p);
-		else
-			j->k->product_f32(&p);
-	}
+	struct cpu_product p = {
+		.R = R,
+		.cols = cpu_min(w->N, p1 * nr) - p0 * nr,
+		.K = cpu_min(cpu_kblock(w->K), w->K - k0),
+		.add = j->add || k0 > 0,
+		.C = j->y + (size_t)m0 * j->ldy + (size_t)p0 * (size_t)nr,
+		.ldc = j->ldy,
+		.A = A + (size_t)k0 * as_k,
+		.as_m = as_m,
+		.as_k = as_k,
+		.B = (const char *)w->packed + ((size_t)p0 * panel + (size_t)k0 * (size_t)nr) * elem,
+		.bs = (size_t)nr,
+		.ps = panel,
+		.ahead = ahead,
+		.ahead_step = (size_t)nr * elem / (size_t)shares,
+	};
+	if (w->type == DT_BF16)
+		j->k->product_bf16(&p);
+	else
+		j->k->product_f32(&p);
 }
 
+/* A panel is one unbroken stream. A second group of rows finds its k-block in L1;
+ * meanwhile each group fetches its share of the block that comes next in memory. */
 static void linear_few(void *ctx, int t, int n)
 {
 	const struct linear_job *j = ctx;
-	int nr = j->k->nr, mr = j->k->mr, from, to;
-	int groups = (j->M + mr - 1) / mr;
+	int nr = j->k->nr, mr = j->k->mr, K = j->w->K, kb = cpu_kblock(K), from, to;
+	int groups = (j->M + mr - 1) / mr, step = CPU_PANELS((j->M + groups - 1) / groups);
+	size_t row = (size_t)nr * dtype_size(j->w->type);
 
 	cpu_split(j->w->N, nr, t, n, &from, &to);
-	/* as many panels as the kernel takes at once: each is then one unbroken stream,
-	 * and stays in L1 or L2 for a second group of rows */
-	int p1 = (to + nr - 1) / nr, rows = (j->M + groups - 1) / groups, step = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
-	for (int p = from / nr; p < p1; p += step)
-		for (int g = 0; g < groups; g++) {
-			int m0 = j->M * g / groups, m1 = j->M * (g + 1) / groups;
-			linear_tile(j, p, cpu_min(p + step, p1), m0, m1 - m0, j->x + (size_t)m0 * j->ldx, j->ldx, 1);
-		}
+	to = (to + nr - 1) / nr;
+	for (int p = from / nr; p < to; p += step)
+		for (int k0 = 0; k0 < K; k0 += kb)
+			for (int g = 0; g < groups; g++) {
+				int m0 = j->M * g / groups, m1 = j->M * (g + 1) / groups, kc = cpu_min(kb, K - k0);
+				const char *next = (const char *)j->w->packed + ((size_t)p * (size_t)K + (size_t)(k0 + kc)) * row;
+				linear_tile(j, p, cpu_min(p + step, to), k0, m0, m1 - m0, j->x + (size_t)m0 * j->ldx, j->ldx, 1,
+					    next + (size_t)kc * row * (size_t)g / (size_t)groups, groups);
+			}
 }
 
 static void linear_pack_x(void *ctx, int t, int n)
@@ -81,17 +85,31 @@ static void linear_pack_x(void *ctx, int t, int n)
 		cpu_pack(j->tiles + (size_t)from * (size_t)K, mr, j->src + (size_t)from * j->ldx, 1, j->ldx, to - from, K);
 }
 
+/* The first tiles of a panel fetch a share of the next one each. */
+enum { SHARES = 4 };
+
+static const char *linear_next(const struct linear_job *j, int p, int to, int k0, int tile)
+{
+	size_t row = (size_t)j->k->nr * sizeof(uint16_t), K = (size_t)j->w->K;
+
+	if (j->w->type != DT_BF16 || tile >= SHARES || (p + 1) * j->k->nr >= to)
+		return NULL;
+	return (const char *)j->w->packed + (size_t)(p + 1) * K * row + ((size_t)tile * K + (size_t)k0) * row / SHARES;
+}
+
 static void linear_many(void *ctx, int t, int n)
 {
 	const struct linear_job *j = ctx;
-	int nr = j->k->nr, mr = j->k->mr, K = j->w->K, from, to;
+	int nr = j->k->nr, mr = j->k->mr, K = j->w->K, kb = cpu_kblock(K), from, to;
 	int block = cpu_max(mr, L2_BYTES / (K * (int)sizeof(real)) / mr * mr);
 
 	cpu_split(j->w->N, nr, t, n, &from, &to);
 	for (int b = 0; b < j->M; b += block)
 		for (int p = from / nr; p * nr < to; p++)
 			for (int m = b; m < cpu_min(j->M, b + block); m += mr)
-				linear_tile(j, p, p + 1, m, cpu_min(mr, j->M - m), j->tiles + (size_t)m * (size_t)K, 1, (size_t)mr);
+				for (int k0 = 0; k0 < K; k0 += kb)
+					linear_tile(j, p, p + 1, k0, m, cpu_min(mr, j->M - m), j->tiles + (size_t)m * (size_t)K, 1, (size_t)mr,
+						    linear_next(j, p, to, k0, (m - b) / mr), SHARES);
 }
 
 static void linear_round_x(void *ctx, int t, int n)

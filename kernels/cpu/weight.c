@@ -5,7 +5,6 @@
  * f32 weight is `real`, so the double build's linear is exact in double.
  */
 #include "kernels/cpu/cpu.h"
-#include <stdlib.h>
 #include <string.h>
 
 struct pack_job {
@@ -75,7 +74,7 @@ int cpu_weight_pack(struct dev *d, struct weight *ret, enum dtype type, int N, i
 	struct weight w = {.N = N, .K = K, .type = type};
 	size_t panels = ((size_t)N + (size_t)k->nr - 1) / (size_t)k->nr;
 	w.bytes = panels * panel_elems(k, &w) * dtype_size(type);
-	w.packed = cpu_alloc_bytes(w.bytes);
+	w.packed = cpu_arena_alloc(&cpu_of(d)->chunk, w.bytes);
 	if (!w.packed)
 		return cpu_fail_memory(d, "weight", w.bytes);
 	struct pack_job job = {.k = k, .w = &w, .src = src, .src_type = src_type};
@@ -115,7 +114,7 @@ int cpu_weight_unpack(struct dev *d, void *host_dst, const struct weight *w)
 void cpu_weight_free(struct dev *d, struct weight *w)
 {
 	(void)d;
-	free(w->packed);
+	cpu_arena_free(w->packed, w->bytes);
 	*w = (struct weight){0};
 }
 

@@ -1,5 +1,6 @@
 /* Packing is lossless: unpack gives back, bit for bit, what was packed, for every
  * layout and odd size; embed reads the same numbers; f32 to bf16 rounds to even.
+ * Weights share chunks of memory: neither a neighbour's end nor the packing dev's touches them.
  */
 #include "kt.h"
 
@@ -52,6 +53,33 @@ static void round_trip(void **state)
 	dev_free(d);
 }
 
+/* More weights than a chunk holds; every other one freed, and the dev that packed them */
+static void outlives_its_dev(void **state)
+{
+	enum { COUNT = 24, N = 512, K = 1024 };
+	struct dev *d = kt_dev(state, 1), *d2 = kt_dev(state, 1);
+	struct weight w[COUNT] = {0};
+	uint16_t *h = malloc(N * K * 2), *h2 = malloc(N * K * 2);
+	assert_true(h && h2);
+	for (int i = 0; i < COUNT; i++) {
+		for (int j = 0; j < N * K; j++)
+			h[j] = (uint16_t)(j * 7 + i);
+		assert_int_equal(d->ops->weight_pack(d, &w[i], DT_BF16, N, K, h, DT_BF16), 0);
+	}
+	dev_free(d);
+	for (int i = 0; i < COUNT; i += 2)
+		d2->ops->weight_free(d2, &w[i]);
+	for (int i = 1; i < COUNT; i += 2) {
+		for (int j = 0; j < N * K; j++)
+			h[j] = (uint16_t)(j * 7 + i);
+		assert_int_equal(d2->ops->weight_unpack(d2, h2, &w[i]), 0);
+		assert_memory_equal(h, h2, N * K * 2);
+		d2->ops->weight_free(d2, &w[i]);
+	}
+	free(h), free(h2);
+	dev_free(d2);
+}
+
 static void rounding(void **state)
 {
 	(void)state;
@@ -66,6 +94,6 @@ static void rounding(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {KT_TESTS(round_trip), cmocka_unit_test(rounding)};
+	const struct CMUnitTest tests[] = {KT_TESTS(round_trip), KT_TESTS(outlives_its_dev), cmocka_unit_test(rounding)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
