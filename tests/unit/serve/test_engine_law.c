@@ -1,9 +1,10 @@
 /* The law: what is served equals plain decoding token for token.
  *
- * 1,152 prompts on a toy target in 72 configurations that cover, pairwise by a
+ * 1,280 prompts on a toy target in 80 configurations that cover, pairwise by a
  * seeded draw: chain length 1..7, chains or trees of up to 16 nodes, batch 1..8, prefill chunk, weights f32 and bf16, which
  * draft, how tokens are drawn (filters, penalties, bias, with log-probabilities), and what happens in mid-stream (a switch, a rollback,
- * a fall to plain decoding, another chain length). Each prompt is decoded again by an
+ * a fall to plain decoding, another chain length), how little memory there is (requests lose their pages and are
+ * recomputed), whose prefixes are reused, from how many clients and with which priorities the requests come. Each prompt is decoded again by an
  * engine without a draft, one at a time, and must give the same tokens and the same
  * ending. That the drafts did something is checked too: proposals were accepted and
  * rejected, requests changed their version under way.
@@ -14,15 +15,15 @@
 #include <cmocka.h>
 #include "tests/unit/serve/harness.h"
 
-enum { F_K, F_BATCH, F_CHUNK, F_WEIGHTS, F_DRAFT, F_DRAW, F_EVENT, F_NODES, N_FACTORS };
-static const int levels[N_FACTORS] = {7, 8, 5, 2, 3, 8, 5, 5};
+enum { F_K, F_BATCH, F_CHUNK, F_WEIGHTS, F_DRAFT, F_DRAW, F_EVENT, F_NODES, F_PAGES, F_PREFIX, F_CLIENTS, N_FACTORS };
+static const int levels[N_FACTORS] = {7, 8, 5, 2, 3, 8, 5, 5, 3, 3, 3};
 #ifdef __SANITIZE_ADDRESS__
 enum { PER_CONFIG = 4 }; /* memory errors need fewer prompts than the law does */
 #else
 enum { PER_CONFIG = 16 };
 #endif
-enum { CONFIGS = 72, MAX_LEVEL = 8 };
-static const int chunks[] = {3, 7, 16, 33, 64}, nodes[] = {0, 3, 6, 11, 16}; /* nodes 0: chains */
+enum { CONFIGS = 80, MAX_LEVEL = 8 };
+static const int chunks[] = {3, 7, 16, 33, 64}, budgets[] = {160, 224, 160 * 8}, clients[] = {1, 3, 16}, nodes[] = {0, 3, 6, 11, 16}; /* nodes 0: chains */
 enum { EV_NONE, EV_SWITCH, EV_ROLLBACK, EV_PLAIN, EV_K };
 
 /* Side 0 is tested, side 1 decodes plainly: a dev and a target belong to one engine's thread. */
@@ -71,10 +72,10 @@ static int pairs_missing(void)
 
 /* ---- set-up ---- */
 
-static struct engine *make_engine(int side, int weights, int seqs, int chunk, int k, int tree)
+static struct engine *make_engine(int side, int weights, int seqs, int chunk, int k, int tree, int kv_tokens, enum prefix_sharing prefix)
 {
 	struct engine_options o = {.dev = toy.d[side], .target = toy.target[side][weights], .f32_kv = weights == 0, .max_seqs = seqs,
-				   .max_queue = 64, .max_context = 160, .kv_tokens = 160 * 8, .prefill_chunk = chunk, .draft_k = k,
+				   .max_queue = 64, .max_context = 160, .kv_tokens = kv_tokens, .prefix = prefix, .prefill_chunk = chunk, .draft_k = k,
 				   .draft_mode = tree ? DRAFT_TREE : DRAFT_CHAIN, .draft_nodes = tree,
 				   .eog_ids = {2, 77}, .n_eog = 2};
 	struct engine *g = NULL;
@@ -159,7 +160,17 @@ static void happen(struct engine *g, int event)
 	}
 }
 
-struct tally { uint64_t rounds[2], proposed[2], accepted[2], moved, dropped, tokens; }; /* of chains, of trees */
+/* Half of them begin like others: one of three texts, cut somewhere. */
+static void draw_prompt(struct job *j, uint64_t seed)
+{
+	static struct job family;
+	int common = toy_mix(seed + 7) % 2 ? 33 + (int)(toy_mix(seed + 8) % 64) : 0, own = 1 + (int)(toy_mix(seed) % 40);
+	job_random(j, seed, common + own, 1 + (int)(toy_mix(seed + 5) % 24));
+	job_random(&family, 1 + toy_mix(seed + 9) % 3, common, 1);
+	memcpy(j->prompt, family.prompt, (size_t)common * sizeof *j->prompt);
+}
+
+struct tally { uint64_t preempted, reused, evicted, rounds[2], proposed[2], accepted[2], moved, dropped, tokens; }; /* of chains, of trees */
 
 static void one_config(const int *c, int index, struct tally *t)
 {
@@ -170,13 +181,16 @@ static void one_config(const int *c, int index, struct tally *t)
 	int first = c[F_DRAFT] == 0 ? 0 : c[F_DRAFT] == 1 ? 1 : 2;
 	/* the other version of a switch: with one that agrees comes one that does not, and back */
 	int second = c[F_DRAFT] == 0 ? 1 : 0;
-	struct engine *g = make_engine(0, c[F_WEIGHTS], 1 + c[F_BATCH], chunks[c[F_CHUNK]], 1 + c[F_K], nodes[c[F_NODES]]);
+	struct engine *g = make_engine(0, c[F_WEIGHTS], 1 + c[F_BATCH], chunks[c[F_CHUNK]], 1 + c[F_K], nodes[c[F_NODES]], budgets[c[F_PAGES]],
+				       (enum prefix_sharing)c[F_PREFIX]);
 	must(engine_load(g, 1, toy.dir[first], sha, &e), &e);
 	must(engine_load(g, 2, toy.dir[second], sha, &e), &e);
 	must(engine_activate(g, 1, false, 0, &e), &e);
 	for (int i = 0; i < PER_CONFIG; i++) {
 		uint64_t seed = (uint64_t)(index * PER_CONFIG + i);
-		job_random(&jobs[i], seed, 1 + (int)(toy_mix(seed) % 40), 1 + (int)(toy_mix(seed + 5) % 24));
+		draw_prompt(&jobs[i], seed);
+		jobs[i].client = 1 + (int)(toy_mix(seed + 11) % (uint64_t)clients[c[F_CLIENTS]]);
+		jobs[i].priority = (int)(toy_mix(seed + 13) % 3) - 1;
 		draw_sampling(c[F_DRAW], seed, &jobs[i]);
 		jobs[i].ticks = &ticks;
 		jobs[i].stall_at = 9;
@@ -207,6 +221,14 @@ static void one_config(const int *c, int index, struct tally *t)
 		t->moved += jobs[i].stats.n_versions > 1;
 		t->dropped += jobs[i].stats.versions[0] == 0;
 	}
+	struct engine_status st;
+	engine_status(g, &st);
+	t->preempted += st.preemptions;
+	t->reused += st.prefix_reused;
+	t->evicted += st.evictions;
+	/* nobody is left: every page is free or kept by the tree alone */
+	assert_int_equal(st.pages_free + st.pages_cached, st.pages);
+	assert_true(c[F_PREFIX] != PREFIX_OFF || (st.pages_cached == 0 && st.prefix_reused == 0));
 	engine_free(g);
 }
 
@@ -217,7 +239,7 @@ static void test_law(void **state)
 	struct tally t = {0};
 	print_message("seed %llu, %d configurations of %d prompts\n", (unsigned long long)rng, CONFIGS, PER_CONFIG);
 	for (int w = 0; w < 2; w++)
-		toy.plain[w] = make_engine(1, w, 1, 64, 1, 0);
+		toy.plain[w] = make_engine(1, w, 1, 64, 1, 0, 160, PREFIX_OFF);
 	for (int i = 0; i < CONFIGS; i++) {
 		int c[N_FACTORS];
 		draw_config(&rng, c);
@@ -233,6 +255,9 @@ static void test_law(void **state)
 		assert_true(t.accepted[tree] < t.proposed[tree]);
 	}
 	assert_true(t.moved > 2 * PER_CONFIG);
+	print_message("%llu preempted, %llu prompt tokens reused, %llu pages evicted\n", (unsigned long long)t.preempted,
+		      (unsigned long long)t.reused, (unsigned long long)t.evicted);
+	assert_true(t.preempted > PER_CONFIG && t.reused > 100 * PER_CONFIG && t.evicted > 10 * PER_CONFIG);
 	assert_true(pairs_missing() < 12);
 }
 
