@@ -16,7 +16,7 @@
 #include "daemon/base/clock.h"
 #include "serve/engine_core.h"
 
-enum { RANK_US = 10000000 };
+enum { RANK_US = 10000000, LEAD = 512 /* tokens: what a priority is ahead of a lower one, before weights tell */ };
 
 /* ---- any thread ---- */
 
@@ -130,6 +130,11 @@ void flow_charge(struct engine *g, const struct session *s, double cost)
 	g->flows[s->flow].vtime += ldexp(cost, -2 * s->req.priority);
 }
 
+static double when(const struct engine *g, const struct session *s)
+{
+	return g->flows[s->flow].vtime + ldexp(LEAD, -2 * s->req.priority);
+}
+
 /* Under the lock. The first of the flow that is furthest behind. */
 static struct session *pick(struct engine *g)
 {
@@ -137,7 +142,7 @@ static struct session *pick(struct engine *g)
 	for (struct session *s = g->waiting; s; s = s->next) {
 		if (s->flow < 0)
 			s->flow = flow_join(g, s);
-		if (!best || g->flows[s->flow].vtime < g->flows[best->flow].vtime)
+		if (!best || when(g, s) < when(g, best))
 			best = s;
 	}
 	return best;

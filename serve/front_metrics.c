@@ -11,6 +11,7 @@
 struct front_metrics {
 	struct metrics *m;
 	char labels[160];
+	struct metric *prefix_queries, *prefix_hits, *preemptions, *evictions, *kv_usage, *kv_cached;
 	struct metric *running, *waiting, *prompt, *generation;
 	struct metric *ttft, *tpot, *itl, *request_tpot, *e2e, *prompt_tokens, *generated_tokens, *n, *max_tokens;
 	struct metric *drafts, *draft_tokens, *accepted, *accepted_at[ENGINE_MAX_K], *proposed_at[ENGINE_MAX_K];
@@ -54,6 +55,12 @@ static void make_requests(struct front_metrics *f)
 	f->waiting = metrics_gauge(f->m, "vllm:num_requests_waiting", l, "Requests waiting for a place.");
 	f->prompt = metrics_counter(f->m, "vllm:prompt_tokens_total", l, "Prompt tokens processed.");
 	f->generation = metrics_counter(f->m, "vllm:generation_tokens_total", l, "Tokens generated.");
+	f->prefix_queries = metrics_counter(f->m, "vllm:prefix_cache_queries_total", l, "Prompt tokens of requests that began.");
+	f->prefix_hits = metrics_counter(f->m, "vllm:prefix_cache_hits_total", l, "Those of them that were not computed again.");
+	f->preemptions = metrics_counter(f->m, "vllm:num_preemptions_total", l, "Requests that lost their pages and were recomputed.");
+	f->kv_usage = metrics_gauge(f->m, "vllm:kv_cache_usage_perc", l, "Share of the pages that requests hold; 1 = all.");
+	f->kv_cached = metrics_gauge(f->m, "redraft_prefix_pages", NULL, "Pages kept for prefixes that no request holds.");
+	f->evictions = metrics_counter(f->m, "redraft_prefix_evictions_total", NULL, "Pages of kept prefixes thrown out for others.");
 	f->ttft = metrics_histogram(f->m, "vllm:time_to_first_token_seconds", l, "From request to first token.", latency_edges, N_OF(latency_edges));
 	f->request_tpot = metrics_histogram(f->m, "vllm:request_time_per_output_token_seconds", l, "Mean time per token after the first, of a request.",
 					    token_edges, N_OF(token_edges));
@@ -224,6 +231,12 @@ void front_metrics_refresh(struct front_metrics *f, const struct engine_status *
 {
 	metric_set(f->running, s->running);
 	metric_set(f->waiting, s->waiting);
+	metric_set(f->prefix_queries, (double)s->prefix_asked);
+	metric_set(f->prefix_hits, (double)s->prefix_reused);
+	metric_set(f->preemptions, (double)s->preemptions);
+	metric_set(f->evictions, (double)s->evictions);
+	metric_set(f->kv_usage, s->pages ? 1 - (double)(s->pages_free + s->pages_cached) / s->pages : 0);
+	metric_set(f->kv_cached, s->pages_cached);
 	metric_set(f->prompt, (double)s->tokens_prompt);
 	metric_set(f->generation, (double)s->tokens_generated);
 	metric_set(f->drafts, (double)s->proposing_rounds);

@@ -43,7 +43,8 @@ struct conf {
 	int64_t topk, ring_mb, queue_mb;
 	bool prompt_hidden;
 	int64_t deadline_ms, bodies_mb;
-	double drain_s;
+	double drain_s, slowdown;
+	int prefix;
 };
 
 #define AT(field) offsetof(struct conf, field)
@@ -64,9 +65,12 @@ static const struct conf_entry entries[] = {
 	{"isa", CONF_ENUM, AT(isa), "auto", 0, 0, "auto|portable|avx2|avx512", false, "", "Which code path the kernels take."},
 	{"max_seqs", CONF_INT, AT(max_seqs), "8", 1, ENGINE_MAX_SEQS, NULL, false, "", "Requests decoded together."},
 	{"max_queue", CONF_INT, AT(max_queue), "64", 1, 65536, NULL, false, "", "Requests that may wait; more are answered 429."},
-	{"max_context", CONF_INT, AT(max_context), "2048", 16, 1 << 20, NULL, false, "tok", "Prompt and answer of one request together."},
-	{"kv_tokens", CONF_INT, AT(kv_tokens), "0", 0, 1 << 28, NULL, false, "tok", "Keys and values held for all requests; 0 takes max_seqs x max_context."},
-	{"prefill_chunk", CONF_INT, AT(prefill_chunk), "128", 1, 8192, NULL, false, "tok", "Prompt tokens processed a round."},
+	{"max_context", CONF_INT, AT(max_context), "0", 0, 1 << 20, NULL, false, "tok", "Prompt and answer of one request together, at most kv_tokens; 0 takes what the model was trained for."},
+	{"kv_tokens", CONF_INT, AT(kv_tokens), "0", 0, 1 << 28, NULL, false, "tok",
+	 "Keys and values held for requests and kept prefixes; 0 takes max_seqs x 4096, at most an eighth of the memory."},
+	{"prefix_cache", CONF_ENUM, AT(prefix), "tenant", 0, 0, "off|tenant|all", false, "", "Whose prefixes are reused: a tenant's own, or anybody's (which shows in the latency)."},
+	{"prefill_chunk", CONF_INT, AT(prefill_chunk), "128", 1, 8192, NULL, false, "tok", "Prompt tokens processed a round, at most."},
+	{"slowdown", CONF_REAL, AT(slowdown), "2", 1, 100, NULL, false, "", "How much longer a round of running requests may take when it reads prompts too."},
 	{"draft_k", CONF_INT, AT(draft_k), "3", 1, ENGINE_MAX_K, NULL, true, "tok", "Most tokens proposed for one path, a round."},
 	{"draft.mode", CONF_ENUM, AT(draft_mode), "chain", 0, 0, "chain|tree", false, "", "What is proposed: one path, or a tree where the draft is unsure."},
 	{"draft.nodes", CONF_INT, AT(draft_nodes), "12", 2, ENGINE_MAX_NODES, NULL, false, "tok", "Most tokens of a tree."},
@@ -181,7 +185,7 @@ static int open_model(struct serve *s, struct errtext *e)
 		return errtext_set(e, r, "this CPU lacks what isa %s needs; use auto", dev_isa_name((enum dev_isa)s->conf.isa));
 	if (r < 0)
 		return errtext_set(e, r, "the compute device cannot be opened: %s", strerror(-r));
-	r = target_open(s->dev, s->conf.model, DT_BF16, (int)s->conf.max_context, &s->target, &why);
+	r = target_open(s->dev, s->conf.model, DT_BF16, s->conf.max_context ? (int)s->conf.max_context : INT_MAX, &s->target, &why);
 	if (r < 0)
 		return strstr(why.text, s->conf.model) ? errtext_set(e, r, "%s", why.text) :
 							errtext_set(e, r, "model %.100s: %.140s", s->conf.model, why.text);
@@ -227,11 +231,29 @@ static int open_tap(struct serve *s, struct errtext *e)
 	return tap_new(&o, &s->tap, e);
 }
 
-static int open_engine(struct serve *s, int max_context, struct errtext *e)
+/* The budget of keys and values, and from it the longest request. */
+static int kv_budget(struct serve *s)
 {
+	const struct llama_config *c = &s->target->cfg;
+	double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE), row = 4.0 * c->n_layer * c->n_kv * c->hd;
+	int64_t named = s->conf.max_context, most = s->target->train_context, kv = s->conf.kv_tokens;
+
+	most = named && named < most ? named : most;
+	if (!kv) {
+		kv = s->conf.max_seqs * (most < 4096 ? most : 4096);
+		kv = memory > 0 && (double)kv * row > memory / 8 ? (int64_t)(memory / 8 / row) : kv;
+		kv = named && kv < most ? most : kv;
+	}
+	s->max_context = (int)(most < kv ? most : kv);
+	return (int)kv;
+}
+
+static int open_engine(struct serve *s, struct errtext *e)
+{
+	int kv = kv_budget(s);
 	struct engine_options o = {
 		.dev = s->dev, .target = s->target->model, .max_seqs = (int)s->conf.max_seqs, .max_queue = (int)s->conf.max_queue,
-		.max_context = max_context, .kv_tokens = s->conf.kv_tokens ? (int)s->conf.kv_tokens : (int)s->conf.max_seqs * max_context,
+		.max_context = s->max_context, .kv_tokens = kv, .prefix = (enum prefix_sharing)s->conf.prefix, .slowdown = s->conf.slowdown,
 		.prefill_chunk = (int)s->conf.prefill_chunk, .draft_k = (int)s->conf.draft_k, .draft_mode = (enum draft_mode)s->conf.draft_mode,
 		.draft_nodes = (int)s->conf.draft_nodes, .n_eog = s->target->n_eog, .tap = s->tap,
 	};
@@ -331,6 +353,8 @@ static void on_stop(void *arg)
 	notify_state("STOPPING=1");
 	http_last_requests(s->http);
 	loop_timer_set(s->drain, (uint64_t)(s->conf.drain_s * 1e6));
+	if (s->engine)
+		engine_drain(s->engine, clock_us() + (uint64_t)(s->conf.drain_s * 1e6)); /* what has not begun is handed back */
 	openai_drain(s->openai, on_idle, s);
 }
 
@@ -402,8 +426,7 @@ static int load(struct serve *s, struct errtext *e)
 
 	if ((r = open_model(s, e)) < 0 || (r = open_store(s, e)) < 0 || (r = open_tap(s, e)) < 0)
 		return r;
-	s->max_context = (int)s->conf.max_context < s->target->train_context ? (int)s->conf.max_context : s->target->train_context;
-	return open_engine(s, s->max_context, e);
+	return open_engine(s, e);
 }
 
 static int open_control(struct serve *s, struct errtext *e)

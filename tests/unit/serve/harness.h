@@ -21,6 +21,7 @@ struct job {
 	enum finish why;
 	struct request_stats stats;
 	int groups;         /* on_tokens calls */
+	int first_at, done_at; /* places in the order of all jobs' first tokens and ends, from 1 */
 	atomic_int done;
 	atomic_int *ticks;  /* every emission adds one, when set */
 	int stall_at;       /* on this tick, wait: gives the test's thread time to act */
@@ -30,9 +31,13 @@ struct job {
 static pthread_mutex_t job_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t job_cond = PTHREAD_COND_INITIALIZER;
 
+static atomic_int job_events;
+
 static void job_tokens(void *arg, const uint32_t *ids, int n)
 {
 	struct job *j = arg;
+	if (!j->groups)
+		j->first_at = atomic_fetch_add(&job_events, 1) + 1;
 	for (int i = 0; i < n && j->n_out < JOB_MAX; i++)
 		j->out[j->n_out++] = ids[i];
 	j->groups++;
@@ -55,6 +60,7 @@ static void job_done(void *arg, enum finish why, const struct request_stats *s, 
 {
 	struct job *j = arg;
 	j->why = why;
+	j->done_at = atomic_fetch_add(&job_events, 1) + 1;
 	j->stats = *s;
 	snprintf(j->error, sizeof j->error, "%s", error);
 	pthread_mutex_lock(&job_lock);
