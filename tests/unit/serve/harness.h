@@ -24,6 +24,7 @@ struct job {
 	int first_at, done_at; /* places in the order of all jobs' first tokens and ends, from 1 */
 	atomic_int done;
 	atomic_int *ticks;  /* every emission adds one, when set */
+	atomic_int *hold;   /* tokens are not taken while it is not 0 (10 s at most), when set */
 	int stall_at;       /* on this tick, wait: gives the test's thread time to act */
 	char error[64];
 };
@@ -41,6 +42,8 @@ static void job_tokens(void *arg, const uint32_t *ids, int n)
 	for (int i = 0; i < n && j->n_out < JOB_MAX; i++)
 		j->out[j->n_out++] = ids[i];
 	j->groups++;
+	for (int i = 0; j->hold && atomic_load(j->hold) && i < 10000; i++)
+		usleep(1000);
 	if (j->ticks && atomic_fetch_add(j->ticks, 1) == j->stall_at) {
 		pthread_mutex_lock(&job_lock);
 		pthread_cond_broadcast(&job_cond);
