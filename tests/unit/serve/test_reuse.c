@@ -329,16 +329,17 @@ static void propose_again(struct draft *d, const uint32_t *text, int t, int len,
 {
 	uint32_t last = (uint32_t)t;
 	real fb[TOY_H];
+	float logp;
 	struct kv_pool kv = {.page_tok = 32, .n_pages = TEXT / 32 + 1, .type = DT_F32};
 	assert_int_equal(draft_eagle3.kv_shape(d, &kv), 0);
 	assert_int_equal(x.d[1]->ops->kv_new(x.d[1], &kv), 0);
 	struct attn_seq s = {.pages = table, .n_rows = t + 1};
 	struct draft_rows r = {.M = t + 1, .ids = text + 1, .pos = upto, .slots = upto, .seqs = &s, .n_seqs = 1, .features = features, .last_rows = &last};
-	assert_int_equal(draft_eagle3.extend(d, &kv, &r, ret, fb), 0);
+	assert_int_equal(draft_eagle3.extend(d, &kv, &r, 1, ret, &logp, fb), 0);
 	for (int i = 1; i < len; i++) {
 		s = (struct attn_seq){.pages = table, .n_past = t + i, .n_rows = 1};
 		r = (struct draft_rows){.M = 1, .ids = ret + i - 1, .pos = upto + t + i, .slots = upto + t + i, .seqs = &s, .n_seqs = 1};
-		assert_int_equal(draft_eagle3.step(d, &kv, &r, fb, ret + i), 0);
+		assert_int_equal(draft_eagle3.step(d, &kv, &r, 1, fb, ret + i, &logp), 0);
 	}
 	x.d[1]->ops->kv_free(x.d[1], &kv);
 }
