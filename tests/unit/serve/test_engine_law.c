@@ -165,7 +165,7 @@ static void draw_prompt(struct job *j, uint64_t seed)
 {
 	static struct job family;
 	int common = toy_mix(seed + 7) % 2 ? 33 + (int)(toy_mix(seed + 8) % 64) : 0, own = 1 + (int)(toy_mix(seed) % 40);
-	job_random(j, seed, common + own, 1 + (int)(toy_mix(seed + 5) % 24));
+	job_random(j, seed, common + own, 1 + (int)(toy_mix(seed + 5) % (common ? 24 : 80)));
 	job_random(&family, 1 + toy_mix(seed + 9) % 3, common, 1);
 	memcpy(j->prompt, family.prompt, (size_t)common * sizeof *j->prompt);
 }
