@@ -20,7 +20,7 @@ static struct page *page_of(struct engine *g, const struct session *s, int i)
 
 static uint8_t bit_of(const struct session *s)
 {
-	return s->slot < 0 ? 0 : (uint8_t)(1u << s->slot);
+	return (uint8_t)(s->slot < 0 ? 0 : 1u << s->slot);
 }
 
 static bool on_path(const struct engine *g, const struct session *s)
