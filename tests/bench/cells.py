@@ -1,6 +1,9 @@
 """The cells of make bench that load a whole server over HTTP. Each is one function (args, results) with an honest name."""
+import contextlib
 import os
+import re
 import statistics
+import subprocess
 from pathlib import Path
 
 import loader
@@ -49,6 +52,39 @@ def concurrency(args, results):
             results.add(f"{cell}: all clients", row["tokens_per_s"][0], "tok/s", 2, r and "plain, off", r and r["tokens_per_s"][0],
                         (r["tokens_per_s"] if r else row["tokens_per_s"])[-2:])
         print(f"  ({which}; accepted {load.labels['drafted,off']['accepted']} of {load.labels['drafted,off']['proposed']} proposals)")
+
+
+def draft_modes(args):
+    """What draft.mode may be, by the server's own help."""
+    text = subprocess.run([args.bin / "redraft-serve", "--help"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"--draft\.mode (\S+)", text)
+    return found[1].split("|") if found else []
+
+
+def drafting_choices(args, results):
+    """The same draft under fixed shapes of proposals and under the server's own choice (draft.mode auto), at 1 and 8 clients: each over auto; servers loaded in turn."""
+    modes = draft_modes(args)
+    fixed = {"chain-1": {"draft_k": 1}, "chain-3": {"draft_k": 3}, "chain-5": {"draft_k": 5}, "tree-12": {"draft_k": 5, "draft.nodes": 12, "draft.mode": "tree"}}
+    shapes = {"auto": {"draft_k": 5, "draft.mode": "auto"}} if "auto" in modes else {}
+    shapes |= {k: ({"draft.mode": "chain"} if "chain" in modes else {}) | v for k, v in fixed.items() if "tree" in modes or k != "tree-12"}
+    with contextlib.ExitStack() as stack:
+        servers = {name: stack.enter_context(Server(args, 2, max_seqs=8, max_context=1024, kv_tokens=8192, **flags)) for name, flags in shapes.items()}
+        which = [s.activate_some_draft() for s in servers.values()][0]
+        first = next(iter(servers.values()))
+        arms = [f"{name} at={s.address}" for name, s in servers.items()] + [f"plain draft=off at={first.address}"]
+        for clients, requests in ((1, 3), (8, 12)):
+            flags = {"file": args.prompts, "domain": "code", "clients": clients, "requests": requests, "max_tokens": 40, "max_chars": 340}
+            with Load(args, first.address, **flags) as load:
+                for _ in range(2):  # the controller learns what things cost here
+                    load.slice("warmup")
+                alternate(load, arms, 4)
+            for arm in arms:
+                label = arm.split()[0]
+                row, r = load.labels[label], load.ratios.get(label)
+                al = row["tokens"] / max(1, row["rounds"])
+                results.add(f"{clients} clients, {label}, {al:.2f} tokens a round: all clients", row["tokens_per_s"][0], "tok/s", 2, r and arms[0].split()[0],
+                            r and r["tokens_per_s"][0], (r["tokens_per_s"] if r else row["tokens_per_s"])[-2:])
+        print(f"  ({which})")
 
 
 def long_prompts_arriving(args, results):
