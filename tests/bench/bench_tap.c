@@ -83,7 +83,7 @@ static void push_request(struct tap *t, struct rows *r, int q)
 	handle = tap_begin(t, &begin);
 	push_rows(t, handle, r, 0, PROMPT, true);
 	for (uint32_t i = 0; i < ANSWER; i++) {
-		tap_round(t, handle, PROMPT + i - 1, proposed, 3, 0, 1, false);
+		tap_round(t, handle, PROMPT + i - 1, proposed, NULL, 3, 0, 1, false);
 		push_rows(t, handle, r, PROMPT + i, 1, false);
 	}
 	tap_end(t, handle, &part, 1);
