@@ -12,6 +12,7 @@
 #   make deb        build/redraft_VERSION_ARCH.deb
 #   make bench      speed as ratios against peers and limits; build/bench.jsonl, .svg (CELLS="capture_cost memory" for some)
 #   make soak       32 clients, hang-ups, switches, a broker that comes and goes: nothing leaks, nothing changes (MINUTES=30)
+#   make bench-adapt  a stream of changing domains: what is followed, what is kept (hours; QUICK=1 minutes)
 #   make V=asan     the same under AddressSanitizer and UBSan, into build/asan
 #   make help       this list
 SHELL  := /bin/bash
@@ -122,6 +123,9 @@ bench: all $(BENCHES:%=$(B)/bench/%)
 	tests/bench/run $(CELLS)
 soak: all
 	tests/soak/run --minutes $(or $(MINUTES),30)
+bench-adapt: all
+	deploy/install-deps demo bench
+	tests/bench/adapt.py
 
 # What the package holds. The settings' files are written from the programs' own tables and never over yours.
 PREFIX     ?= /usr/local
@@ -151,6 +155,6 @@ help:
 	@sed -n 's/^#   //p' Makefile
 clean:
 	rm -rf build
-.PHONY: all docs install deb unit unit-bins deps demo check system lint fuzz bench soak help clean
+.PHONY: all docs install deb unit unit-bins deps demo check system lint fuzz bench bench-adapt soak help clean
 .DEFAULT_GOAL := all
 -include $(shell test -d $(B) && find $(B) -name '*.d')

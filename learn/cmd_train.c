@@ -23,9 +23,9 @@ enum { SEGMENT_BYTES = 64 << 20, SAY_US = 1000000 };
 struct conf {
 	char *store, *target_fp, *from_pool, *from_files, *judge_pool, *from_draft, *out, *daemon_socket;
 	bool json, prompt_rows, submit;
-	int optimizer, schedule;
+	int optimizer, schedule, order;
 	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, eval_tokens, domain_max, k, cache_mb;
-	double lr, muon_lr, clip, decay, ema, share;
+	double lr, muon_lr, clip, decay, ema, share, replay_share, anchor;
 };
 
 #define AT(f) offsetof(struct conf, f)
@@ -60,6 +60,9 @@ static const struct conf_entry entries[] = {
 	{"train.muon_iters", CONF_INT, AT(muon_iters), "5", 1, 12, NULL, false, "", "Newton-Schulz rounds a step of Muon; fewer are cheaper"},
 	{"train.clip", CONF_REAL, AT(clip), "0.5", 1e-6, 1e6, NULL, false, "", "gradients are clipped to this norm"},
 	{"train.ema", CONF_REAL, AT(ema), "0", 0, 0.99999, NULL, false, "", "decay a step of averaged weights, which are then judged and kept; 0 = off"},
+	{"train.order", CONF_ENUM, AT(order), "shuffled", 0, 0, "shuffled|stream", false, "", "stream: as the records came, once, as the learner that runs beside a server meets them"},
+	{"train.replay_share", CONF_REAL, AT(replay_share), "0.25", 0, 0.9, NULL, false, "", "order stream: share of steps that train a run from before"},
+	{"train.anchor", CONF_REAL, AT(anchor), "0", 0, 1, NULL, false, "", "each step draws the weights this far towards the start (or the end of the first folder)"},
 	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
 	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 65536, NULL, false, "tok", "rows of one step; longer runs take several"},
 	{"train.prompt_rows", CONF_BOOL, AT(prompt_rows), "on", 0, 0, NULL, false, "", "learn from prompts too, not from replies alone"},
@@ -125,7 +128,7 @@ static void print_json(const struct session *s, const struct offline_report *r)
 		}
 		(void)json_object_set_new(domains, d->name, x);
 	}
-	json_t *j = json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:i,s:I,s:s,s:o}", "event", "eval", "step", (json_int_t)r->step, "tokens", (json_int_t)r->tokens, "seconds", r->seconds,
+	json_t *j = json_pack("{s:s,s:i,s:I,s:I,s:f,s:f,s:f,s:i,s:I,s:s,s:o}", "event", "eval", "leg", r->leg, "step", (json_int_t)r->step, "tokens", (json_int_t)r->tokens, "seconds", r->seconds,
 			      "loss", r->loss, "accuracy", r->accuracy, "k", (int)s->c->k, "seed", (json_int_t)s->c->seed, "commit", REDRAFT_COMMIT, "domains", domains);
 	char *text = j ? json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
 	if (text)
@@ -199,7 +202,7 @@ static void options(const struct conf *c, struct offline_options *o)
 			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
 			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
 		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .epochs = (int)c->epochs, .tokens = c->tokens,
-		.prompt_rows = c->prompt_rows, .cosine = c->schedule == 1, .ema = c->ema, .heldout_share = c->share,
+		.prompt_rows = c->prompt_rows, .cosine = c->schedule == 1, .stream = c->order == 1, .replay_share = c->replay_share, .anchor = c->anchor, .ema = c->ema, .heldout_share = c->share,
 		.heldout_domain_max = (int)c->domain_max, .k = (int)c->k, .eval_tokens = c->eval_tokens, .cache_bytes = (uint64_t)c->cache_mb << 20,
 		.stop = &stop_now,
 	};

@@ -34,6 +34,7 @@ struct offline {
 	uint64_t cached;
 	struct batcher batcher;
 	struct trainer *t;
+	real *anchor;             /* [draft.n] owned; NULL: none yet */
 	struct draft draft;       /* what is judged and kept; w is the average, or a copy of the masters */
 	struct offline_report rep;
 	int64_t eval_at;
@@ -155,9 +156,10 @@ static int begin(struct offline *x, const struct draft *start, int64_t rows, str
 	const struct offline_options *o = x->o;
 	const struct frozen *fz = x->corpus->fz;
 	struct train_options t = o->train;
-	int64_t all = rows * o->epochs, most = o->tokens && o->tokens < all ? o->tokens : all;
+	double again = o->stream ? 1 / (1 - o->replay_share) : o->epochs;
+	int64_t all = (int64_t)((double)rows * again), most = o->tokens && o->tokens < all ? o->tokens : all;
 	x->rep.tokens_total = most;
-	x->rep.steps = (int64_t)ceil((double)x->n_lessons * o->epochs * ((double)most / (double)all));
+	x->rep.steps = (int64_t)ceil((double)x->n_lessons * again * ((double)most / (double)all));
 	t.total_steps = o->cosine ? x->rep.steps + 1 : 0;
 	int r = start ? copy_draft(x, start) : first_draft(x, e);
 	if (!r)
@@ -187,6 +189,29 @@ static int follow(struct offline *x)
 		return -ENOMEM;
 	for (size_t i = 0; i < x->draft.n; i++)
 		x->draft.w[i] = (real)(decay * (double)x->draft.w[i] + (1 - decay) * (double)w[i]);
+	return 0;
+}
+
+/* Towards what is not to be forgotten. */
+static int pull(struct offline *x)
+{
+	real *w = x->anchor ? x->o->kind->params(x->t) : NULL;
+	if (!x->anchor)
+		return 0;
+	if (!w)
+		return -ENOMEM;
+	for (size_t i = 0; i < x->draft.n; i++)
+		w[i] += (real)x->o->anchor * (x->anchor[i] - w[i]);
+	x->o->kind->params_changed(x->t);
+	return 0;
+}
+
+static int drop_anchor(struct offline *x)
+{
+	const real *w = x->o->kind->params(x->t);
+	if (!w || !(x->anchor = malloc(x->draft.n * sizeof *w)))
+		return -ENOMEM;
+	memcpy(x->anchor, w, x->draft.n * sizeof *w);
 	return 0;
 }
 
@@ -285,7 +310,8 @@ static int build(struct offline *x, struct lesson *l, const struct joined *j, st
 		return batch_build_taught(&x->batcher, j, l->row0, l->n, l->kept, b, ret_weighted);
 	int r = batch_build(&x->batcher, j, l->row0, l->n, b, ret_weighted);
 	size_t bytes = batch_teacher_bytes(l->n);
-	if (!r && x->o->epochs > 1 && x->cached + bytes <= x->o->cache_bytes && (l->kept = batch_teacher_copy(&x->batcher, l->n)))
+	bool comes_again = x->o->stream ? x->o->replay_share > 0 : x->o->epochs > 1;
+	if (!r && comes_again && x->cached + bytes <= x->o->cache_bytes && (l->kept = batch_teacher_copy(&x->batcher, l->n)))
 		x->cached += bytes;
 	return r;
 }
@@ -311,7 +337,8 @@ static int step(struct offline *x, struct lesson *l)
 	rep->accuracy = keep * rep->accuracy + (1 - keep) * (isfinite(res.step_acc[0]) ? res.step_acc[0] : rep->accuracy);
 	rep->tokens += res.tokens;
 	rep->step++;
-	return x->o->ema > 0 ? follow(x) : 0;
+	r = pull(x);
+	return !r && x->o->ema > 0 ? follow(x) : r;
 }
 
 static bool over(const struct offline *x)
@@ -319,22 +346,59 @@ static bool over(const struct offline *x)
 	return (x->o->tokens && x->rep.tokens >= x->o->tokens) || (x->o->stop && *x->o->stop);
 }
 
+/* One lesson and what is said about it. */
+static int one(struct offline *x, struct lesson *l)
+{
+	uint64_t t0 = clock_us();
+	int r = step(x, l);
+	x->spent_us += clock_us() - t0;
+	x->rep.seconds = (double)x->spent_us / 1e6;
+	if (!r)
+		r = x->calls->report(x->calls->arg, &x->rep);
+	if (!r && x->o->eval_tokens && x->rep.tokens >= x->eval_at && !over(x))
+		r = look(x);
+	return r;
+}
+
+static int shuffled(struct offline *x)
+{
+	int r = 0;
+	for (int epoch = 0; epoch < x->o->epochs && !r && !over(x); epoch++) {
+		shuffle(x, epoch);
+		for (int i = 0; i < x->n_lessons && !r && !over(x); i++)
+			r = one(x, &x->lesson[x->order[i]]);
+	}
+	return r;
+}
+
+/* In the order in which they came; between them, for a share of the steps, one from before. A folder's end is looked at. */
+static int streamed(struct offline *x)
+{
+	int r = 0;
+	for (int i = 0, n = 0; i < x->n_lessons && !r && !over(x); n++) {
+		bool again = i > 0 && (double)(draw(x->o->seed, 2, (uint64_t)n) >> 11) * 0x1p-53 < x->o->replay_share;
+		if (again) {
+			r = one(x, &x->lesson[draw(x->o->seed, 3, (uint64_t)n) % (uint64_t)i]);
+			continue;
+		}
+		int leg = x->corpus->pool_of[x->lesson[i].run];
+		if (i && leg != x->rep.leg) {
+			r = look(x);
+			if (!r && x->o->anchor > 0 && !x->anchor)
+				r = drop_anchor(x);
+		}
+		x->rep.leg = leg;
+		if (!r)
+			r = one(x, &x->lesson[i++]);
+	}
+	return r;
+}
+
 static int train(struct offline *x)
 {
 	int r = x->o->eval_tokens ? look(x) : 0;
-	for (int epoch = 0; epoch < x->o->epochs && !r && !over(x); epoch++) {
-		shuffle(x, epoch);
-		for (int i = 0; i < x->n_lessons && !r && !over(x); i++) {
-			uint64_t t0 = clock_us();
-			r = step(x, &x->lesson[x->order[i]]);
-			x->spent_us += clock_us() - t0;
-			x->rep.seconds = (double)x->spent_us / 1e6;
-			if (!r)
-				r = x->calls->report(x->calls->arg, &x->rep);
-			if (!r && x->o->eval_tokens && x->rep.tokens >= x->eval_at && !over(x))
-				r = look(x);
-		}
-	}
+	if (!r)
+		r = x->o->stream ? streamed(x) : shuffled(x);
 	return r ? r : look(x);
 }
 
@@ -350,6 +414,8 @@ int offline_train(const struct offline_options *o, struct dev *d, struct corpus 
 		r = errtext_set(e, -EINVAL, "nothing to train: every run is held out or shorter than %d rows", MIN_WINDOW);
 	if (!r)
 		r = begin(&x, start, rows, e);
+	if (!r && start && o->anchor > 0)
+		r = drop_anchor(&x);
 	if (!r)
 		r = train(&x);
 	for (int i = 0; i < x.n_lessons; i++)
@@ -358,6 +424,7 @@ int offline_train(const struct offline_options *o, struct dev *d, struct corpus 
 		o->kind->free(x.t);
 	batcher_done(&x.batcher);
 	draft_done(&x.draft);
+	free(x.anchor);
 	free(x.lesson);
 	free(x.order);
 	free(x.held);

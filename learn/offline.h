@@ -18,6 +18,9 @@ struct offline_options {
 	int draft_vocab, max_rows, epochs;
 	int64_t tokens;               /* end after so many trained rows; 0 = after the epochs */
 	bool prompt_rows, cosine;
+	bool stream;                  /* runs in the order of the corpus, once, as the learner meets them; else a new permutation each epoch */
+	double replay_share;          /* stream: share of the steps that train a run from before instead */
+	double anchor;                /* each step draws the weights this far towards the start, or towards the end of the first folder; 0 = free */
 	double ema;                   /* decay a step of the averaged weights, which are what is judged and kept; 0 = the last weights */
 	double heldout_share;         /* of the runs, when no evaluation corpus is given */
 	int heldout_domain_max, k;    /* runs judged of each domain; chain length */
@@ -40,6 +43,7 @@ struct offline_report {
 	int64_t tokens, tokens_total;
 	double seconds;               /* of training */
 	double loss, accuracy;        /* running means */
+	int leg;                      /* which folder of the corpus the last step's run lies in */
 	bool evaluated;
 	int n_domains;                /* the last one is "all" */
 	struct offline_domain domain[OFFLINE_MAX_DOMAINS];

@@ -162,6 +162,24 @@ static void test_held_out(void **state)
 	assert_true(b.last.tokens >= 100 && b.last.tokens < 100 + ROWS);
 }
 
+/* In the order of the stream every run comes once, with replay some more; kept teachers change nothing. */
+static void test_stream(void **state)
+{
+	struct offline_options o = plain();
+	struct seen a = {0}, b = {0};
+	o.stream = true;
+	o.prompt_rows = false;
+	go(*state, &o, 1, NULL, &a);
+	int judged = a.last.domain[a.last.n_domains - 1].requests;
+	assert_int_equal(a.last.step, 2 * (RUNS - judged)); /* epochs do not count */
+	o.replay_share = 0.5;
+	go(*state, &o, 1, NULL, &b);
+	assert_true(b.last.step > a.last.step + 10 && b.last.step < 4 * a.last.step);
+	o.cache_bytes = 0;
+	go(*state, &o, 2, NULL, &a);
+	assert_true(a.hash == b.hash);
+}
+
 static void test_files_and_back(void **state)
 {
 	struct world *w = *state;
@@ -229,6 +247,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_same_bits, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_learns, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_held_out, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stream, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_files_and_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
 	};
