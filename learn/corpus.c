@@ -8,7 +8,7 @@
 
 #include "schemas/record.h"
 
-enum { SEGMENT_BYTES = 64 << 20, PARTITIONS = sizeof ((struct corpus *)0)->part / sizeof ((struct corpus *)0)->part[0] };
+enum { SEGMENT_BYTES = 64 << 20, PARTITIONS = 1024 };
 
 static int run_closed(void *arg, struct run *r)
 {
@@ -30,17 +30,47 @@ static int run_closed(void *arg, struct run *r)
 	return k;
 }
 
+/* A record may lie in a pool twice: behind a learner's last checkpoint, or because it was kept from an old segment.
+ * 1: seen before. */
+static int seen(struct corpus *c, int partition, int64_t offset)
+{
+	uint64_t k = ((uint64_t)offset * PARTITIONS + (uint64_t)partition) + 1;
+	if (2 * c->n_seen >= c->seen_cap) {
+		size_t cap = c->seen_cap ? 2 * c->seen_cap : 1024;
+		uint64_t *v = calloc(cap, sizeof *v);
+		if (!v)
+			return -ENOMEM;
+		for (size_t i = 0; i < c->seen_cap; i++)
+			if (c->seen[i]) {
+				size_t at = (size_t)(c->seen[i] * 0x9e3779b97f4a7c15u) & (cap - 1);
+				while (v[at])
+					at = (at + 1) & (cap - 1);
+				v[at] = c->seen[i];
+			}
+		free(c->seen);
+		c->seen = v;
+		c->seen_cap = cap;
+	}
+	size_t at = (size_t)(k * 0x9e3779b97f4a7c15u) & (c->seen_cap - 1);
+	for (; c->seen[at]; at = (at + 1) & (c->seen_cap - 1))
+		if (c->seen[at] == k)
+			return 1;
+	c->seen[at] = k;
+	c->n_seen++;
+	return 0;
+}
+
 static int take(void *arg, int partition, int64_t offset, const void *blob, uint32_t len, struct pool_ref ref)
 {
 	struct corpus *c = arg;
 	struct trace_record r;
 	struct errtext e = {""};
-	if (partition < 0 || partition >= (int)PARTITIONS || offset <= c->part[partition].last) { /* a repeat behind a learner's last checkpoint */
-		c->refused++;
-		return 0;
+	int k = partition < 0 || partition >= PARTITIONS || offset < 0 ? 1 : seen(c, partition, offset);
+	if (k) {
+		c->refused += k > 0;
+		return k < 0 ? k : 0;
 	}
-	c->part[partition].last = offset;
-	int k = record_decode(blob, len, (uint32_t)c->fz->V, &r, &e);
+	k = record_decode(blob, len, (uint32_t)c->fz->V, &r, &e);
 	if (k == -ENOMEM)
 		return k;
 	if (!k && (strcmp(r.meta.target_fp, c->fz->target_fp) != 0 || r.H_t != c->fz->H)) {
@@ -71,8 +101,9 @@ static int add_pool(struct corpus *c, const char *dir, struct errtext *e)
 	if (r)
 		return r;
 	c->n_pools++;
-	for (int i = 0; i < (int)PARTITIONS; i++)
-		c->part[i].last = -1;
+	free(c->seen);
+	c->seen = NULL;
+	c->n_seen = c->seen_cap = 0;
 	uint64_t next = c->join.next_id; /* requests do not go on from one folder to the next */
 	join_done(&c->join);
 	join_init(&c->join, run_closed, c);
@@ -108,6 +139,7 @@ void corpus_close(struct corpus *c)
 	join_done(&c->join);
 	runs_done(&c->runs);
 	free(c->pool_of);
+	free(c->seen);
 	for (int i = 0; i < c->n_pools; i++)
 		pool_close(c->pool[i]);
 	memset(c, 0, sizeof *c);

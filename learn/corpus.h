@@ -21,7 +21,8 @@ struct corpus {
 	uint64_t records, refused; /* refused: malformed, of another target, or seen before */
 	int64_t rows, generated;
 	char why[256];           /* why the last one was refused */
-	struct { int64_t last; } part[1024]; /* of the pool being read */
+	uint64_t *seen;          /* (partition, offset) of the pool being read: a table of 2^k keys, 0 = free */
+	size_t n_seen, seen_cap;
 };
 
 /* dirs: folders, separated by white space. -EINVAL with e: one that holds no records. */

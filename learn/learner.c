@@ -2,7 +2,7 @@
  *
  * What a step trains is drawn from a counter random number keyed by (seed, step):
  * the oldest queued run, or, for a share of the steps and whenever nothing new
- * waits, a run of the pool that was not trained max_epochs times yet.
+ * waits, a run of the pool that was not trained max_epochs times yet: a domain first, then one of its runs.
  */
 #include "learn/learner.h"
 
@@ -14,8 +14,9 @@
 
 #include "daemon/base/sha.h"
 #include "learn/init.h"
+#include "learn/keep.h"
 
-enum { MIN_WINDOW = 8 };
+enum { MIN_WINDOW = 8, MAX_REPLAY_DOMAINS = 32 };
 
 /* ---- choosing ---- */
 
@@ -28,9 +29,30 @@ static uint64_t draw(uint64_t seed, int64_t step, uint64_t stream)
 	return x ^ (x >> 31);
 }
 
-static bool replayable(const struct learner *l, const struct run *r)
+/* A run of the pool: first a domain, each as likely as another whatever its traffic, then one of its runs. NULL: none. */
+static struct run *replay(struct learner *l)
 {
-	return r->state == RUN_TRAINED && !r->bad && r->epochs < l->o.max_epochs;
+	const char *domain[MAX_REPLAY_DOMAINS];
+	uint64_t n = 0, runs = 0;
+	for (int i = 0; i < l->runs.n; i++) {
+		uint64_t k = 0;
+		if (!keep_replayable(l, &l->runs.v[i]))
+			continue;
+		while (k < n && strcmp(domain[k], l->runs.v[i].domain) != 0)
+			k++;
+		if (k == n && n < MAX_REPLAY_DOMAINS)
+			domain[n++] = l->runs.v[i].domain;
+	}
+	if (!n)
+		return NULL;
+	const char *chosen = domain[draw(l->o.seed, l->step, 2) % n];
+	for (int i = 0; i < l->runs.n; i++)
+		runs += keep_replayable(l, &l->runs.v[i]) && strcmp(l->runs.v[i].domain, chosen) == 0;
+	uint64_t pick = draw(l->o.seed, l->step, 1) % runs;
+	for (int i = 0; i < l->runs.n; i++)
+		if (keep_replayable(l, &l->runs.v[i]) && strcmp(l->runs.v[i].domain, chosen) == 0 && pick-- == 0)
+			return &l->runs.v[i];
+	return NULL;
 }
 
 /* The run that the next step trains, or NULL; *ret_row0: its first row. Changes nothing. */
@@ -47,18 +69,12 @@ static struct run *choose(struct learner *l, int *ret_row0)
 		struct run *r = &l->runs.v[i];
 		if (r->state == RUN_QUEUED && !queued)
 			queued = r;
-		n += replayable(l, r);
+		n += keep_replayable(l, r);
 	}
 	double u = (double)(draw(l->o.seed, l->step, 0) >> 11) * 0x1p-53;
 	if (queued && !(n && u < l->o.replay_share))
 		return queued;
-	if (!n)
-		return NULL;
-	uint64_t pick = draw(l->o.seed, l->step, 1) % n;
-	for (int i = 0; i < l->runs.n; i++)
-		if (replayable(l, &l->runs.v[i]) && pick-- == 0)
-			return &l->runs.v[i];
-	return NULL;
+	return n ? replay(l) : NULL;
 }
 
 bool learner_can_step(struct learner *l)

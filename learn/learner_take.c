@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "learn/learner.h"
+#include "learn/keep.h"
 
 enum { ASIDE_FILES = 200, ASIDE_BYTES = 64 << 20, READ_AGAIN_MS = 200 };
 enum { HELD_MAX_ROWS = 16384 }; /* a run is replayed in one piece: no producer may make that take for ever */
@@ -85,6 +85,8 @@ static int accept_record(struct learner *l, const struct trace_record *r, int pa
 		return k;
 	while (pool_shrink(l->pool)) {
 		uint32_t first = pool_where(l->pool).first;
+		if ((k = keep_sample(l, first)))
+			return k;
 		runs_drop_below(&l->runs, first);
 		join_drop_below(&l->join, first);
 	}

@@ -269,6 +269,17 @@ int pool_scan(struct pool *p, int (*each)(void *arg, int partition, int64_t offs
 	return r;
 }
 
+int pool_copy(struct pool *p, struct pool_ref ref, struct pool_ref *ret)
+{
+	struct buf blob = BUF_INIT(0);
+	struct entry h;
+	int r = read_entry(p, ref.segment, ref.offset, &h, &blob);
+	if (!r)
+		r = h.len == ref.len ? pool_append(p, h.partition, h.offset, blob.data, h.len, ret) : -EIO;
+	buf_done(&blob);
+	return r;
+}
+
 int pool_sync(struct pool *p)
 {
 	if (p->fd >= 0 && fdatasync(p->fd))

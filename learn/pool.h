@@ -43,7 +43,10 @@ int MUSTCHECK pool_sync(struct pool *p); /* before a checkpoint that refers to w
 int MUSTCHECK pool_scan(struct pool *p, int (*each)(void *arg, int partition, int64_t offset, const void *blob, uint32_t len, struct pool_ref ref),
 			void *arg);
 
+/* The entry again at the end, under its partition and offset: for what must outlive its segment. -EIO: damaged. */
+int MUSTCHECK pool_copy(struct pool *p, struct pool_ref ref, struct pool_ref *ret);
+
 /* Over the size: forget the oldest segment (never the one being written). true when
- * first moved: the caller drops every run that refers to an older one. */
+ * first moved: the caller copies what it keeps of it, and drops every run that refers to an older one. */
 bool pool_shrink(struct pool *p);
 void pool_delete_below(struct pool *p, uint32_t segment); /* unlink files older than that */
