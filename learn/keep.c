@@ -57,7 +57,7 @@ static bool chosen(const struct learner *l, const struct run *r, uint64_t share)
 /* All of a run's records at the end of the pool. Damaged: as it was, and it goes with its segment. */
 static int move(struct learner *l, struct run *r)
 {
-	struct pool_ref to[RUN_MAX_RECORDS];
+	struct pool_ref to[RUN_MAX_RECORDS] = {0};
 	for (int i = 0; i < r->n_refs; i++) {
 		int k = pool_copy(l->pool, r->refs[i], &to[i]);
 		if (k == -EIO || k == -ENOENT)

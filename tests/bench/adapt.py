@@ -126,7 +126,7 @@ class Recorder:
                                                           "--threads", a.threads, "--capture.brokers", self.broker.address], str(a.out / "serve.log"), a.nice))
         wait_until("it was ready", 300, lambda: client.get(self.address, "/health")[0] == 200, serve)
         self.collector = self.family.start(Child("collect", [a.bin / "redraft-learn", "collect", "--store", a.out / "store", "--out", self.folder, "--brokers", self.broker.address,
-                                                             "--idle_s", "20"], str(a.out / "collect.log")))
+                                                             "--idle_s", "10000000"], str(a.out / "collect.log")))
         return self
 
     def ask(self, asked, max_tokens):
@@ -139,8 +139,13 @@ class Recorder:
         bad = [a for a in answers if not a.ok]
         if bad:
             raise SystemExit(f"{len(bad)} of {len(answers)} requests failed: {bad[0].error}")
-        while self.collector.running():  # it ends when nothing new has come for a while
+        size, since = -1, time.monotonic()
+        while time.monotonic() - since < 6:  # until nothing new has come for a while
+            now = sum(f.stat().st_size for f in self.folder.glob("*.seg"))
+            if now != size or now == 0:
+                size, since = now, time.monotonic()
             time.sleep(0.5)
+        self.collector.stop(30)
         return sum(a.prompt_tokens + a.tokens for a in answers)
 
     def __exit__(self, *_):
