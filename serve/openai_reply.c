@@ -56,14 +56,16 @@ static json_t *usage_redraft(const struct completion *c)
 
 static json_t *usage(const struct completion *c)
 {
-	json_int_t prompt = 0, generated = 0;
+	json_int_t prompt = 0, generated = 0, cached = 0;
 
 	for (int i = 0; i < c->q.n_prompts; i++)
 		prompt += c->q.prompts[i].n;
 	for (int i = 0; i < c->n_choices; i++)
 		generated += c->choices[i].n_tokens;
-	return json_pack("{s:I,s:I,s:I,s:o}", "prompt_tokens", prompt, "completion_tokens", generated, "total_tokens", prompt + generated,
-			 "redraft", usage_redraft(c));
+	for (int i = 0; i < c->n_choices; i += c->q.n) /* the others of a prompt repeat it anyway */
+		cached += c->choices[i].in_stats.cached;
+	return json_pack("{s:I,s:I,s:I,s:{s:I},s:o}", "prompt_tokens", prompt, "completion_tokens", generated, "total_tokens", prompt + generated,
+			 "prompt_tokens_details", "cached_tokens", cached, "redraft", usage_redraft(c));
 }
 
 static json_t *ids_json(const uint32_t *ids, int n)
