@@ -3,7 +3,7 @@
  * Filters are thresholds, not marks: ranking is by (logit descending, id
  * ascending), so the kept set is everything ranked at or above one (logit, id)
  * pair, and the CDF walk tests that pair. Finding the pair pops a heap only as
- * deep as the filter reaches. Penalties and bias work on a copy of the row, as the tap and the
+ * deep as the filter reaches; with top_k only the k best are ever weighed. Penalties and bias work on a copy of the row, as the tap and the
  * log-probabilities want the model's own.
  */
 #include <math.h>
@@ -232,14 +232,14 @@ static double weigh(struct sampler *s, const real *l, double max, double inv_t)
 /* ---- filters ---- */
 
 /* The k best ids in rank order into heap[0..n); n returned. A heap with the worst of them on top
- * turns most of the row away with one comparison. */
-static int best_k(struct sampler *s, const real *l, int k)
+ * turns most of the row away with one comparison. Ids further than FAR below the best have no weight. */
+static int best_k(struct sampler *s, const real *l, int k, double max, double inv_t)
 {
 	uint32_t *h = s->heap;
 	int n = 0;
 	for (int i = 0; i < s->V; i++) {
 		uint32_t id = (uint32_t)i;
-		if (!(s->p[i] > 0) || (n == k && !ranks_above(l, id, h[0])))
+		if ((n == k && !ranks_above(l, id, h[0])) || !(((double)l[i] - max) * inv_t > FAR))
 			continue;
 		int at = n < k ? n++ : 0;
 		h[at] = id;
@@ -254,6 +254,42 @@ static int best_k(struct sampler *s, const real *l, int k)
 		sift(h, m, 0, l, true);
 	}
 	return n;
+}
+
+static int by_id(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	return (x > y) - (x < y);
+}
+
+/* With top_k the rest of the row is never weighed: the same sums over the ids that are kept. */
+static uint32_t draw_top_k(struct sampler *s, const real *l, const struct sampling *how, double max, double u)
+{
+	double inv_t = 1 / (double)how->temperature, total = 0, sum = 0;
+	uint32_t *h = s->heap;
+	int n = best_k(s, l, how->top_k, max, inv_t), kept = 0;
+	for (int i = 0; i < n; i++)
+		total += s->p[h[i]] = sample_exp(((double)l[h[i]] - max) * inv_t);
+	if (how->top_p < 1)
+		for (double want = total * (double)how->top_p; kept < n && (kept == 0 || sum < want); kept++)
+			sum += s->p[h[kept]];
+	else
+		kept = n;
+	n = 0;
+	for (int i = 0; i < kept; i++)
+		if (s->p[h[i]] >= (double)how->min_p)
+			h[n++] = h[i];
+	uint32_t best = h[0];
+	qsort(h, (size_t)n, sizeof *h, by_id);
+	total = sum = 0;
+	for (int i = 0; i < n; i++)
+		total += s->p[h[i]];
+	for (int i = 0; i < n; i++) {
+		sum += s->p[h[i]];
+		if (sum > u * total)
+			return h[i];
+	}
+	return best; /* rounding left the walk short */
 }
 
 /* The last kept id under top_p alone. Ids whose share is under (1 - top_p) / V cannot be
@@ -277,22 +313,6 @@ static uint32_t last_of_mass(struct sampler *s, const real *l, double top_p, dou
 	return last;
 }
 
-static uint32_t last_kept(struct sampler *s, const real *l, const struct sampling *how, double total)
-{
-	if (how->top_k <= 0 || how->top_k >= s->V)
-		return last_of_mass(s, l, (double)how->top_p, total);
-	int n = best_k(s, l, how->top_k), i = n;
-	if (how->top_p < 1) {
-		double sum = 0, want = 0;
-		for (int j = 0; j < n; j++)
-			want += s->p[s->heap[j]];
-		want *= (double)how->top_p;
-		for (i = 0; i < n && (i == 0 || sum < want); i++)
-			sum += s->p[s->heap[i]];
-	}
-	return s->heap[i - 1];
-}
-
 uint32_t sample_token(struct sampler *s, const real *logits, const struct sampling *how, uint32_t position)
 {
 	const real *l = shape(s, logits, how);
@@ -300,12 +320,14 @@ uint32_t sample_token(struct sampler *s, const real *logits, const struct sampli
 	double max = (double)l[best];
 	if (!(how->temperature > 0) || !isfinite(max))
 		return best;
+	double u = sample_uniform(how->seed, how->choice, position);
+	if (how->top_k > 0 && how->top_k < s->V)
+		return draw_top_k(s, l, how, max, u);
 	double total = weigh(s, l, max, 1 / (double)how->temperature);
-	bool filtered = (how->top_k > 0 && how->top_k < s->V) || how->top_p < 1 || how->min_p > 0;
-	if (filtered) {
+	if (how->top_p < 1 || how->min_p > 0) {
 		uint32_t last = best;
-		if ((how->top_k > 0 && how->top_k < s->V) || how->top_p < 1)
-			last = last_kept(s, l, how, total);
+		if (how->top_p < 1)
+			last = last_of_mass(s, l, (double)how->top_p, total);
 		else
 			for (int i = 0; i < s->V; i++) /* min_p alone: keep all by rank */
 				if (ranks_above(l, last, (uint32_t)i))
@@ -317,7 +339,7 @@ uint32_t sample_token(struct sampler *s, const real *logits, const struct sampli
 			total += s->p[i];
 		}
 	}
-	double want = sample_uniform(how->seed, how->choice, position) * total, sum = 0;
+	double want = u * total, sum = 0;
 	for (int i = 0; i < s->V; i++) {
 		sum += s->p[i];
 		if (sum > want)
