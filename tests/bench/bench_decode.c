@@ -5,7 +5,7 @@
  * One JSON object a line: {"figure","value","unit","against","ratio","ci","threads","commit","cpu"}.
  *   decode_plain     tokens/s, batch 1, context 32 to 160
  *   prefill_512      tokens/s, chunks of 128
- *   verify_5         ms of a forward of five rows at context 128, against one of one row
+ *   verify_5, _8     ms of a forward of five or eight rows at context 128, against one of one row
  *   drafted_k3_best  tokens/s of a pair with known acceptance (every proposal taken), against the same target plain
  *   drafted_k3_worst ... and with a draft whose proposals are never taken
  * Both arms of a ratio alternate in one process; value and ci are medians and quartiles over
@@ -128,17 +128,19 @@ static void bench_target(struct dev *d, struct llama *m, int threads)
 		v[r] = 512e3 / ms;
 	}
 	emit("prefill_512", v, REPS, "tok/s", NULL, NULL, threads);
-	for (int r = 0; r < REPS; r++) {
-		double a = 0, b = 0;
-		for (int i = 0; i < 6; i++) {
-			a += rows_ms(&x, 128, 1, 1);
-			b += rows_ms(&x, 128, 5, 5);
+	for (int rows = 5; rows <= 8; rows += 3) {
+		for (int r = 0; r < REPS; r++) {
+			double a = 0, b = 0;
+			for (int i = 0; i < 6; i++) {
+				a += rows_ms(&x, 128, 1, 1);
+				b += rows_ms(&x, 128, rows, rows);
+			}
+			one[r] = a / 6;
+			v[r] = b / 6;
+			ratio[r] = b / a;
 		}
-		one[r] = a / 6;
-		v[r] = b / 6;
-		ratio[r] = b / a;
+		emit(rows == 5 ? "verify_5" : "verify_8", v, REPS, "ms", "one row", ratio, threads);
 	}
-	emit("verify_5", v, REPS, "ms", "one row", ratio, threads);
 	emit("verify_1", one, REPS, "ms", NULL, NULL, threads);
 	lone_done(&x);
 }
