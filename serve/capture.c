@@ -21,7 +21,7 @@ bool capture_wanted(struct engine *g, const struct session *s)
 
 void capture_begin(struct engine *g, struct session *s)
 {
-	struct tap_request r = {.temperature = s->req.sampling.temperature, .traced = s->traced, .k = g->shape.depth};
+	struct tap_request r = {.temperature = s->req.sampling.temperature, .traced = s->traced, .k = g->ctl.max_depth};
 	if (!g->o.tap)
 		return;
 	snprintf(r.request, sizeof r.request, "%s", s->req.request_id);

@@ -24,6 +24,11 @@ uint64_t engine_beats(struct engine *g, bool *ret_busy)
 	return rounds + atomic_load_explicit(&g->o.dev->beats, memory_order_relaxed);
 }
 
+void engine_set_draft_mode(struct engine *g, enum draft_mode mode)
+{
+	atomic_store(&g->draft_mode, (int)(mode == DRAFT_TREE && g->o.draft_nodes < 2 ? DRAFT_CHAIN : mode));
+}
+
 /* ---- the engine's thread ---- */
 
 static void publish(struct engine *g, float round_ms);
@@ -97,11 +102,14 @@ static int fit_feedback(struct engine *g, const struct slot_load *l)
 {
 	struct dev *d = g->o.dev;
 	int H = l->kind->hidden(l->x);
-	real **const arrays[] = {&g->fb, &g->fb_out, &g->chain[0], &g->chain[1]};
+	real **const arrays[] = {&g->fb, &g->fb_out, &g->chain[0], &g->chain[1], &g->pending};
 	if (H <= g->Hd)
 		return H == g->Hd ? 0 : -EINVAL; /* drafts are as wide as their target: cannot differ */
-	for (int i = 0; i < 4; i++) {
-		*arrays[i] = d->ops->alloc(d, (size_t)g->o.max_seqs * TREE_WIDTH * (size_t)H * sizeof(real));
+	const size_t wide = (size_t)g->o.max_seqs * TREE_WIDTH * (size_t)H;
+	const size_t n[] = {wide, wide, wide, wide, (size_t)g->o.max_seqs * SESSION_PENDING * (size_t)(N_BOUNDARIES * g->H)};
+	for (int i = 0; i < 5; i++) {
+		if (!*arrays[i]) /* an attempt before may have got some */
+			*arrays[i] = d->ops->alloc(d, n[i] * sizeof(real));
 		if (!*arrays[i])
 			return -ENOMEM;
 	}
@@ -171,8 +179,14 @@ static void publish(struct engine *g, float round_ms)
 	memcpy(p->proposed_at, g->sum.prop_at, sizeof p->proposed_at);
 	p->live = g->slots.live < 0 ? 0 : g->slots.s[g->slots.live].version;
 	p->previous = g->slots.previous < 0 ? 0 : g->slots.s[g->slots.previous].version;
-	for (int i = 0; i < N_SLOTS; i++)
+	for (int i = 0; i < N_SLOTS; i++) {
+		const struct ctl_key *k = controller_last(&g->ctl, g->slots.s[i].version);
 		p->slots[i].requests = g->slots.s[i].requests;
+		p->slots[i].depth = k ? k->best.depth : 0;
+		p->slots[i].nodes = k && k->best.depth ? k->best.nodes : 0;
+		p->slots[i].expected = k && k->expected > 0 ? k->expected : 1;
+		p->slots[i].measured = k && k->measured > 0 ? k->measured : 1;
+	}
 	if (round_ms >= 0) {
 		g->ring_ms[g->ring_n % ENGINE_RING] = round_ms;
 		g->ring_gap[g->ring_n++ % ENGINE_RING] = g->round_gap_ms;

@@ -113,7 +113,11 @@ int MUSTCHECK engine_load(struct engine *g, uint32_t version, const char *dir, c
 int MUSTCHECK engine_activate(struct engine *g, uint32_t version, bool move_all, uint32_t deadline_ms, struct errtext *e);
 int MUSTCHECK engine_unload(struct engine *g, uint32_t version, struct errtext *e); /* -EBUSY live or in use */
 
-struct engine_slot { uint32_t version; char state[12]; char weights_sha[65]; int requests; };
+struct engine_slot {
+	uint32_t version; char state[12]; char weights_sha[65]; int requests;
+	int depth, nodes;            /* chosen last; 0 = it does not pay */
+	double expected, measured;   /* accept length of its proposing rounds, 1 = none yet; of the domain that was chosen for last */
+};
 struct engine_status {
 	uint32_t live, previous;
 	int running, waiting, draft_k; /* waiting: those that lost their pages included */
@@ -127,5 +131,6 @@ struct engine_status {
 };
 void engine_status(struct engine *g, struct engine_status *ret);
 void engine_set_draft_k(struct engine *g, int k);
+void engine_set_draft_mode(struct engine *g, enum draft_mode mode);
 /* A number that grows while the engine's thread works, inside a long prefill too; ret_busy: it has work. */
 uint64_t engine_beats(struct engine *g, bool *ret_busy);

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include "kernels/model/llama.h"
 #include "serve/budget.h"
+#include "serve/controller.h"
 #include "serve/engine.h"
 #include "serve/keep.h"
 #include "serve/pages.h"
@@ -81,7 +82,7 @@ struct engine {
 	struct engine_status pub;
 	float ring_ms[ENGINE_RING], ring_gap[ENGINE_RING];
 	unsigned ring_n; /* rounds ever entered */
-	atomic_int draft_k;
+	atomic_int draft_k, draft_mode;
 
 	/* ---- engine thread ---- */
 	struct kv_pool kv;
@@ -98,10 +99,12 @@ struct engine {
 	struct piece pieces[ENGINE_MAX_SEQS];
 	int n_pieces;
 	int n_decode_rows, n_prompt_rows; /* of this round's batch */
-	struct draft_shape shape; /* of this round's proposals */
+	struct controller ctl;
 	struct tree trees[ENGINE_MAX_SEQS];
+	int width; /* of the widest tree of the slot that proposes */
 	real *features, *hidden, *logits; /* [max_rows,3H] [max_rows,H] [max logits,V] */
 	real *d_features;                 /* [max_rows,3H] gathered for a draft */
+	real *pending;                    /* [max_seqs,SESSION_PENDING,3H] by seat; made with the first draft */
 	real *fb, *fb_out, *chain[2];     /* [max_seqs*TREE_WIDTH,Hd]: by seat; of an extend; of two levels by turns */
 	int Hd;                           /* width the four were made for, 0 = not made */
 	uint32_t *cap_ids; float *cap_val, *cap_lse; /* [max logits,topk] for the tap */
@@ -142,7 +145,7 @@ void reuse_carry(struct engine *g, struct session *s, int from);
 
 /* propose.c: trees for every decoding session that can have one; fills s->proposed. */
 void propose_all(struct engine *g);
-/* Write draft KV for the rows this round made real, and learn each one's next first proposal. */
+/* extend.c: after a round. Chooses who drafts in the next one and writes draft KV for rows that became real. */
 void extend_all(struct engine *g);
 /* This session decodes plainly from here on. */
 void draft_drop(struct engine *g, struct session *s);

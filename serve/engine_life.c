@@ -112,10 +112,11 @@ int engine_new(const struct engine_options *o, struct engine **ret, struct errte
 	g->H = llama_cfg(o->target)->H;
 	g->max_piece = (o->draft_nodes > ENGINE_MAX_K ? o->draft_nodes : ENGINE_MAX_K) + 1;
 	g->max_rows = o->max_seqs * g->max_piece + o->prefill_chunk;
-	g->max_rows = g->max_rows > PAGE_TOK ? g->max_rows : PAGE_TOK; /* rebuilding goes page by page */
+	g->max_rows = g->max_rows > SESSION_PENDING ? g->max_rows : SESSION_PENDING; /* rebuilding goes page by page, or what was kept at once */
 	g->budget.slowdown = o->slowdown > 0 ? o->slowdown : 2;
-	g->shape = (struct draft_shape){1, o->draft_k, o->draft_k};
+	controller_init(&g->ctl, o->draft_mode, o->draft_k, o->draft_nodes);
 	atomic_init(&g->draft_k, o->draft_k);
+	atomic_init(&g->draft_mode, (int)o->draft_mode);
 	g->waiting_tail = &g->waiting;
 	g->cmds_tail = &g->cmds;
 	g->slots.live = g->slots.previous = -1;
@@ -143,7 +144,7 @@ struct engine *engine_free(struct engine *g)
 		pthread_join(g->thread, NULL);
 	}
 	struct dev *d = g->o.dev;
-	real *const arrays[] = {g->features, g->d_features, g->hidden, g->logits, g->fb, g->fb_out, g->chain[0], g->chain[1]};
+	real *const arrays[] = {g->features, g->d_features, g->hidden, g->logits, g->pending, g->fb, g->fb_out, g->chain[0], g->chain[1]};
 	slots_done(&g->slots, d);
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		d->ops->free(d, arrays[i]);

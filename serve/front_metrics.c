@@ -8,6 +8,12 @@
 #include <string.h>
 #include "daemon/base/metrics.h"
 
+/* by version: the controller's */
+#define DEPTH    "redraft_draft_depth"
+#define NODES    "redraft_draft_nodes"
+#define EXPECTED "redraft_draft_accept_length_expected"
+#define MEASURED "redraft_draft_accept_length_measured"
+
 struct front_metrics {
 	struct metrics *m;
 	char labels[160];
@@ -89,7 +95,7 @@ static void make_drafts(struct front_metrics *f)
 	}
 	f->live = metrics_gauge(f->m, "redraft_live_version", NULL, "Version that new requests draft with; 0 = none.");
 	f->previous = metrics_gauge(f->m, "redraft_previous_version", NULL, "Version that a rollback goes to; 0 = none.");
-	f->draft_k = metrics_gauge(f->m, "redraft_draft_k", NULL, "Tokens proposed a round.");
+	f->draft_k = metrics_gauge(f->m, "redraft_draft_k", NULL, "Most tokens proposed for one path, a round.");
 	f->round_p50 = metrics_gauge(f->m, "redraft_round_seconds", "quantile=\"0.5\"", "Time of a round over the last 1,024.");
 	f->round_p95 = metrics_gauge(f->m, "redraft_round_seconds", "quantile=\"0.95\"", "Time of a round over the last 1,024.");
 	f->max_gap = metrics_gauge(f->m, "redraft_max_gap_seconds", NULL, "Longest gap between rounds of the last 1,024.");
@@ -213,7 +219,7 @@ static bool resident(void *arg, const char *labels)
 
 void front_metrics_retire(struct front_metrics *f, const struct engine_status *s)
 {
-	const char *const names[] = {ROUNDS, PROPOSED, ACCEPTED, LENGTH};
+	const char *const names[] = {ROUNDS, PROPOSED, ACCEPTED, LENGTH, DEPTH, NODES, EXPECTED, MEASURED};
 
 	for (int i = 0; i < N_OF(names); i++)
 		metrics_retire(f->m, names[i], resident, (void *)(uintptr_t)s);
@@ -225,6 +231,22 @@ void front_metrics_refused(struct front_metrics *f, int status)
 
 	(void)snprintf(labels, sizeof labels, "status=\"%d\"", status);
 	metric_add(metrics_counter(f->m, "redraft_http_errors_total", labels, "Requests answered with an error, by status."), 1);
+}
+
+/* What the controller does with each version (its domain last served). */
+static void refresh_drafts(struct front_metrics *f, const struct engine_status *s)
+{
+	char labels[32];
+	for (size_t i = 0; i < sizeof s->slots / sizeof s->slots[0]; i++) {
+		const struct engine_slot *x = &s->slots[i];
+		if (!x->version || (!x->requests && x->version != s->live))
+			continue;
+		(void)snprintf(labels, sizeof labels, "version=\"%u\"", x->version);
+		metric_set(metrics_gauge(f->m, DEPTH, labels, "Depth chosen for the next rounds; 0 = proposing does not pay."), x->depth);
+		metric_set(metrics_gauge(f->m, NODES, labels, "Nodes chosen for the next rounds."), x->nodes);
+		metric_set(metrics_gauge(f->m, EXPECTED, labels, "Accept length that the controller expected of late."), x->expected);
+		metric_set(metrics_gauge(f->m, MEASURED, labels, "Accept length of late, probes included."), x->measured);
+	}
 }
 
 void front_metrics_refresh(struct front_metrics *f, const struct engine_status *s, const struct tap_stats *t)
@@ -247,6 +269,7 @@ void front_metrics_refresh(struct front_metrics *f, const struct engine_status *
 	metric_set(f->live, s->live);
 	metric_set(f->previous, s->previous);
 	metric_set(f->draft_k, s->draft_k);
+	refresh_drafts(f, s);
 	metric_set(f->round_p50, s->round_ms_p50 / 1000);
 	metric_set(f->round_p95, s->round_ms_p95 / 1000);
 	metric_set(f->max_gap, s->max_gap_ms / 1000);

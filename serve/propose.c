@@ -1,4 +1,4 @@
-/* Drafting: trees before the target's forward, extends after it.
+/* Drafting before the target's forward: trees of proposals.
  *
  * Sessions are batched per slot, and level by level. What may follow the root is already known from the
  * last extend; each further level feeds the tokens and the feedback that led to them. In the draft's KV
@@ -7,7 +7,7 @@
  * goes wrong in a draft (a failed operation, logits that are not finite) costs that
  * session its draft and nothing else.
  */
-#include <string.h>
+#include "daemon/base/clock.h"
 #include "serve/engine_core.h"
 
 uint32_t session_version(const struct engine *g, const struct session *s)
@@ -28,6 +28,7 @@ void draft_drop(struct engine *g, struct session *s)
 {
 	leave_slot(g, s);
 	s->draft_ok = false;
+	s->n_pending = 0;
 }
 
 void draft_move(struct engine *g, struct session *s, int to)
@@ -62,9 +63,9 @@ static bool ends_text(const struct engine *g, const struct session *s, uint32_t 
 
 /* What s may propose in this round: no more than could be served (the round itself emits one token more), and
  * no more nodes than there are places in its pages. */
-static struct draft_shape shape_of(const struct engine *g, const struct session *s)
+static struct draft_shape shape_of(const struct session *s)
 {
-	struct draft_shape h = g->shape;
+	struct draft_shape h = s->shape;
 	int deepest = session_left(s) - 1, room = session_room(s);
 	h.depth = h.depth < deepest ? h.depth : deepest;
 	h.nodes = h.nodes < room ? h.nodes : room;
@@ -121,9 +122,11 @@ static bool grow_level(struct engine *g, struct slot *sl, struct session **on, i
 	if (!b->M)
 		return false;
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs};
-	int width = g->shape.width;
+	int width = g->width;
+	uint64_t start = clock_us();
 	bool bad = g->o.dev->ops->copy_rows(g->o.dev, dst, g->Hd, src, g->Hd, from, b->M, g->Hd) ||
 		   sl->kind->step(sl->x, &g->slots.kv, &r, width, dst, ids, logp);
+	controller_cost(&g->ctl, CTL_STEP, b->M, (double)(clock_us() - start) / 1e3);
 	for (int i = 0; i < n; i++)
 		for (int k = 0; k < g->trees[i].n_live; k++) {
 			int at = (base[i] + k) * width;
@@ -140,6 +143,7 @@ static void take_tree(struct session *s, const struct tree *t, int nodes, uint32
 	int depth[ENGINE_MAX_NODES];
 	s->n_proposed = tree_pick(t, nodes, s->proposed, s->parent, s->node_rank);
 	s->proposer = version;
+	s->used = t->shape;
 	s->depth = 0;
 	s->branches = false;
 	for (int i = 0; i < s->n_proposed; i++) {
@@ -155,14 +159,16 @@ static void propose_slot(struct engine *g, int slot)
 	struct session *on[ENGINE_MAX_SEQS];
 	int base[ENGINE_MAX_SEQS], n = 0, turn = 0;
 	uint32_t version = sl->version;
+	g->width = 1;
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
 		if (s->slot != slot || session_prefilling(s) || reuse_preparing(s) || s->first[0] == DRAFT_NONE)
 			continue;
-		struct draft_shape h = shape_of(g, s);
+		struct draft_shape h = shape_of(s);
 		if (h.depth < 1)
 			continue;
 		tree_start(&g->trees[n], h, s->first, s->first_logp);
+		g->width = h.width > g->width ? h.width : g->width;
 		base[n] = s->seat;
 		on[n++] = s;
 	}
@@ -176,92 +182,7 @@ void propose_all(struct engine *g)
 {
 	for (int i = 0; i < g->n_active; i++)
 		g->active[i]->n_proposed = 0;
-	if (g->shape.depth < 1)
-		return;
 	for (int i = 0; i < N_SLOTS; i++)
 		if (g->slots.s[i].state == SLOT_READY && g->slots.s[i].requests)
 			propose_slot(g, i);
-}
-
-/* ---- after the forward ---- */
-
-/* An ended request's page that just became full goes into the tree: its draft KV is worth having. */
-static bool fills_page(const struct piece *p)
-{
-	return p->n_past / PAGE_TOK < p->s->n_kv / PAGE_TOK;
-}
-
-/* Rows of the target batch as one draft batch: pairs (f_t, x_{t+1}) at position t. */
-static int gather_rows(struct engine *g, int slot, struct session **on, uint32_t *last_rows)
-{
-	struct rows *b = &g->db;
-	rows_reset(b);
-	for (int i = 0; i < g->n_pieces; i++) {
-		struct piece *p = &g->pieces[i];
-		struct session *s = p->s;
-		if ((p->done && !fills_page(p)) || s->slot != slot)
-			continue;
-		int n = p->prefill ? p->n_rows : p->emitted;
-		for (int j = 0; j < n; j++) {
-			int t = p->n_past + j;
-			b->gather[b->M] = (uint32_t)(p->row0 + j);
-			rows_add(b, s->tokens[t + 1], t, s->draft_pages);
-		}
-		on[b->n_seqs] = s;
-		last_rows[b->n_seqs] = p->done || session_prefilling(s) ? UINT32_MAX : (uint32_t)(b->M - 1);
-		rows_seq(b, s->draft_pages, p->n_past, n);
-	}
-	return b->M;
-}
-
-/* The features of the gathered rows: in place when they are one run, else copied together. */
-static const real *gather_features(struct engine *g)
-{
-	struct rows *b = &g->db;
-	int W = N_BOUNDARIES * g->H;
-	bool run = true;
-	for (int i = 1; i < b->M && run; i++)
-		run = b->gather[i] == b->gather[0] + (uint32_t)i;
-	if (run)
-		return g->features + (size_t)b->gather[0] * (size_t)W;
-	return g->o.dev->ops->copy_rows(g->o.dev, g->d_features, W, g->features, W, b->gather, b->M, W) ? NULL : g->d_features;
-}
-
-static void extend_slot(struct engine *g, int slot)
-{
-	struct slot *sl = &g->slots.s[slot];
-	struct session *on[ENGINE_MAX_SEQS];
-	uint32_t last_rows[ENGINE_MAX_SEQS], first[ENGINE_MAX_SEQS * TREE_WIDTH];
-	float logp[ENGINE_MAX_SEQS * TREE_WIDTH];
-	struct rows *b = &g->db;
-	if (!gather_rows(g, slot, on, last_rows))
-		return;
-	const real *f = gather_features(g);
-	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
-			       .features = f, .last_rows = last_rows};
-	bool bad = !f || sl->kind->extend(sl->x, &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out);
-	for (int i = 0; i < b->n_seqs; i++) {
-		struct session *s = on[i];
-		bool last = last_rows[i] != UINT32_MAX;
-		if (bad || (last && first[i * TREE_WIDTH] >= (uint32_t)g->V)) {
-			draft_drop(g, s);
-			continue;
-		}
-		if (!last)
-			continue;
-		size_t at = (size_t)s->seat * (size_t)g->Hd, from = (size_t)i * (size_t)g->Hd;
-		if (g->o.dev->ops->copy_rows(g->o.dev, g->fb + at, g->Hd, g->fb_out + from, g->Hd, NULL, 1, g->Hd))
-			draft_drop(g, s);
-		else {
-			memcpy(s->first, first + (size_t)i * TREE_WIDTH, sizeof s->first);
-			memcpy(s->first_logp, logp + (size_t)i * TREE_WIDTH, sizeof s->first_logp);
-		}
-	}
-}
-
-void extend_all(struct engine *g)
-{
-	for (int i = 0; i < N_SLOTS; i++)
-		if (g->slots.s[i].state == SLOT_READY && g->slots.s[i].requests)
-			extend_slot(g, i);
 }

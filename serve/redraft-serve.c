@@ -71,8 +71,8 @@ static const struct conf_entry entries[] = {
 	{"prefix_cache", CONF_ENUM, AT(prefix), "tenant", 0, 0, "off|tenant|all", false, "", "Whose prefixes are reused: a tenant's own, or anybody's (which shows in the latency)."},
 	{"prefill_chunk", CONF_INT, AT(prefill_chunk), "128", 1, 8192, NULL, false, "tok", "Prompt tokens processed a round, at most."},
 	{"slowdown", CONF_REAL, AT(slowdown), "2", 1, 100, NULL, false, "", "How much longer a round of running requests may take when it reads prompts too."},
-	{"draft_k", CONF_INT, AT(draft_k), "3", 1, ENGINE_MAX_K, NULL, true, "tok", "Most tokens proposed for one path, a round."},
-	{"draft.mode", CONF_ENUM, AT(draft_mode), "chain", 0, 0, "chain|tree", false, "", "What is proposed: one path, or a tree where the draft is unsure."},
+	{"draft_k", CONF_INT, AT(draft_k), "5", 1, ENGINE_MAX_K, NULL, true, "tok", "Most tokens proposed for one path, a round."},
+	{"draft.mode", CONF_ENUM, AT(draft_mode), "auto", 0, 0, "chain|tree|auto|off", true, "", "What is proposed: one path, a tree where the draft is unsure, what pays as measured, or nothing."},
 	{"draft.nodes", CONF_INT, AT(draft_nodes), "12", 2, ENGINE_MAX_NODES, NULL, false, "tok", "Most tokens of a tree."},
 	{"capture.brokers", CONF_STRING, AT(brokers), "", 0, 0, NULL, false, "", "Kafka bootstrap servers; empty turns capture off."},
 	{"capture.sample", CONF_REAL, AT(sample), "1.0", 0, 1, NULL, true, "", "Share of conversations that are traced."},
@@ -369,6 +369,7 @@ static int apply(void *arg, const void *fresh, struct errtext *e)
 	if (r < 0)
 		return r;
 	engine_set_draft_k(s->engine, (int)c->draft_k);
+	engine_set_draft_mode(s->engine, (enum draft_mode)c->draft_mode);
 	if (s->tap)
 		tap_set_sample(s->tap, c->sample);
 	log_set_level(levels[c->log_level]);

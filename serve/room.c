@@ -65,7 +65,7 @@ void room_plan(struct engine *g)
 			break; /* it was the last */
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
-		int want = g->shape.depth < 1 || session_left(s) < 2 ? 0 : g->shape.nodes;
+		int want = s->shape.depth < 1 || session_left(s) < 2 ? 0 : s->shape.nodes;
 		if (s->slot >= 0 && !session_prefilling(s) && session_room(s) < want)
 			(void)room_take(g, s, pages_for(want - session_room(s)));
 	}

@@ -221,6 +221,8 @@ static void settle(struct engine *g, struct piece *p)
 	const real *logits = g->logits + (size_t)p->logit0 * (size_t)g->V;
 	struct history h = {s->tokens, s->n_prompt, s->n_tokens};
 	struct verdict v = verify_tree(g->sampler, logits, g->V, &s->req.sampling, &h, (uint32_t)position, s->proposed, s->parent, len, ends, &arg);
+	if (len)
+		controller_outcome(&g->ctl, s->ctl_key, s->used, s->parent, s->node_rank, len, v.path, v.accepted, v.n == v.accepted);
 	if (len && s->branches && straighten(g, p, &v)) {
 		p->done = true, p->why = FINISH_ERROR;
 		return;
@@ -242,7 +244,7 @@ static void settle(struct engine *g, struct piece *p)
 	uint64_t now = clock_us();
 	if (s->emitted_us && (float)(now - s->emitted_us) / 1e3f > g->round_gap_ms)
 		g->round_gap_ms = (float)(now - s->emitted_us) / 1e3f;
-	session_account(s, len ? s->proposer : session_version(g, s), g->shape.depth, len ? s->depth : 0, len, v.accepted, v.n, now);
+	session_account(s, len ? s->proposer : session_version(g, s), g->ctl.max_depth, len ? s->depth : 0, len, v.accepted, v.n, now);
 	s->emitted_us = now;
 	if (s->req.on_logprobs)
 		logprobs_tell(g->o.dev, logits, g->V, v.ids, v.n, &s->req);
@@ -252,11 +254,10 @@ static void settle(struct engine *g, struct piece *p)
 int round_run(struct engine *g)
 {
 	g->round_gap_ms = 0;
-	int k = atomic_load_explicit(&g->draft_k, memory_order_relaxed);
-	g->shape = g->o.draft_mode == DRAFT_TREE ? (struct draft_shape){TREE_WIDTH, k, g->o.draft_nodes} : (struct draft_shape){1, k, k};
 	reuse_prepare(g);
 	room_plan(g);
 	propose_all(g);
+	uint64_t start = clock_us();
 	build_batch(g);
 	int r = forward(g);
 	if (r) {
@@ -268,6 +269,8 @@ int round_run(struct engine *g)
 		settle(g, &g->pieces[i]);
 		capture_rows(g, &g->pieces[i]);
 	}
+	if (!g->n_prompt_rows)
+		controller_cost(&g->ctl, CTL_VERIFY, g->n_decode_rows, (double)(clock_us() - start) / 1e3);
 	extend_all(g);
 	for (int i = 0; i < g->n_pieces; i++)
 		reuse_commit(g, g->pieces[i].s);

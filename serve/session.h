@@ -17,7 +17,10 @@
 #include "serve/pages.h"
 #include "serve/tree.h"
 
-enum { SESSION_SLACK = 64 /* rows of proposals past the last token there can be */ };
+enum {
+	SESSION_SLACK = 64, /* rows of proposals past the last token there can be */
+	SESSION_PENDING = PAGE_TOK + ENGINE_MAX_K + 1, /* rows whose extend may wait */
+};
 
 struct session {
 	struct session *next; /* in a queue */
@@ -48,7 +51,10 @@ struct session {
 
 	/* drafting */
 	int slot;           /* of the version it drafts with, -1 = plain */
-	bool draft_ok;      /* draft KV holds rows 0..n_kv-1 */
+	bool draft_ok;      /* draft KV holds rows 0..n_kv-1, but for the last n_pending */
+	int n_pending;      /* whose features are kept (extend.c) */
+	int ctl_key;        /* account of its version and domain */
+	struct draft_shape shape, used; /* what it may propose in the coming round; what the round's tree was grown to */
 	bool mixed;         /* ... partly written by another version */
 	uint64_t move_at;   /* µs: change to the live version then; 0 = never */
 	uint32_t first[TREE_WIDTH]; /* what may follow the root, known from the last extend; first[0] may be DRAFT_NONE */

@@ -73,7 +73,7 @@ class Demo:
         common = ("--store", store)
         self.say(f"redraft-serve: SmolLM2-135M-Instruct on http://{self.address}/v1")
         serve = self.child("redraft-serve", *common, "--model", model, "--listen", self.address, "--run_dir", os.path.join(self.run, "serve"),
-                           "--threads", 1, "--draft_k", 3, "--capture.brokers", self.broker.address)
+                           "--threads", 1, "--draft_k", 3, "--draft.mode", "chain", "--capture.brokers", self.broker.address)
         wait_until("it was ready", 120, lambda: client.get(self.address, "/health")[0] == 200, serve)
         self.say(f"redraftd: a candidate is judged and switched every {self.interval()} s")
         daemon = self.child("redraftd", *common, "--run_dir", os.path.join(self.run, "daemon"), "--brokers", self.broker.address,

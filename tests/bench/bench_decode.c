@@ -1,6 +1,8 @@
 /* How fast the target and its rounds are, below HTTP.
  *
  *   bench_decode MODEL.gguf [THREADS...]      (default 1 2)
+ *   bench_decode MODEL.gguf --draft VERSION_FOLDER --prompts FILE    accept length and tokens/s of chains, trees and auto, batch 1
+ *                                                                    and 8, on two threads; a prompt a line
  *
  * One JSON object a line: {"figure","value","unit","against","ratio","ci","threads","commit","cpu"}.
  *   decode_plain     tokens/s, batch 1, context 32 to 160
@@ -8,6 +10,7 @@
  *   verify_5, _8     ms of a forward of five or eight rows at context 128, against one of one row
  *   drafted_k3_best  tokens/s of a pair with known acceptance (every proposal taken), against the same target plain
  *   drafted_k3_worst ... and with a draft whose proposals are never taken
+ *   adaptive_best, adaptive_worst   the same pairs with draft.mode auto, against plain
  * Both arms of a ratio alternate in one process; value and ci are medians and quartiles over
  * the repetitions. The pair: the model's weights with o_proj and down_proj zero repeat the last token at full cost; a draft
  * with fc = [0,0,I], zero o_proj and down_proj and the target's head agrees with it always, with fc negated never.
@@ -23,6 +26,7 @@
 #include "schemas/gguf.h"
 #include "serve/engine.h"
 #include "serve/target.h"
+#include "serve/tokenizer.h"
 
 enum { REPS = 5, V_D = 8192 };
 
@@ -253,7 +257,7 @@ static void bench_pair(struct dev *d, struct target *t, int threads)
 	if (llama_load(d, &t->cfg, &ts, DT_BF16, &m, &e))
 		die("target", &e);
 	free(src.held);
-	struct engine_options o = {.dev = d, .target = m, .max_seqs = 1, .max_queue = 4, .max_context = 256, .kv_tokens = 256, .prefill_chunk = 128, .draft_k = 3};
+	struct engine_options o = {.dev = d, .target = m, .max_seqs = 1, .max_queue = 4, .max_context = 256, .kv_tokens = 256, .prefill_chunk = 128, .draft_k = 3, .draft_nodes = 12};
 	if (engine_new(&o, &g, &e))
 		die("engine", &e);
 	snprintf(dir, sizeof dir, "/tmp/redraft-bench-%d", (int)getpid());
@@ -269,6 +273,18 @@ static void bench_pair(struct dev *d, struct target *t, int threads)
 		}
 		fprintf(stderr, "%s: %u of %u proposals accepted in %u rounds\n", worst ? "worst" : "best", s.accepted, s.proposed, s.rounds);
 		emit(worst ? "drafted_k3_worst" : "drafted_k3_best", v, REPS, "tok/s", "plain", ratio, threads);
+		engine_set_draft_mode(g, DRAFT_AUTO);
+		engine_set_draft_k(g, 7);
+		serve_one(g, true, &s);
+		serve_one(g, true, &s); /* it finds out */
+		for (int r = 0; r < REPS; r++) {
+			double plain = serve_one(g, false, &s);
+			v[r] = serve_one(g, true, &s);
+			ratio[r] = v[r] / plain;
+		}
+		engine_set_draft_mode(g, DRAFT_CHAIN);
+		engine_set_draft_k(g, 3);
+		emit(worst ? "adaptive_worst" : "adaptive_best", v, REPS, "tok/s", "plain", ratio, threads);
 		if (fs_remove_tree(dir))
 			die("clean up", NULL);
 	}
@@ -276,9 +292,98 @@ static void bench_pair(struct dev *d, struct target *t, int threads)
 	llama_free(m);
 }
 
+/* ---- a trained draft on real prompts: accept length by what is verified ---- */
+
+struct prompts { uint32_t *ids[64]; int n_ids[64], n; };
+
+/* One prompt a line. */
+static void read_prompts(const struct target *t, const char *path, struct prompts *p)
+{
+	char line[4096];
+	FILE *f = fopen(path, "r");
+	while (f && p->n < 64 && fgets(line, sizeof line, f)) {
+		size_t n = strcspn(line, "\n");
+		size_t count = 0;
+		if (n && !tokenizer_encode(t->tokenizer, line, n, true, &p->ids[p->n], &count) && count > 0)
+			p->n_ids[p->n++] = count < 160 ? (int)count : 160;
+	}
+	if (f)
+		fclose(f);
+}
+
+/* All prompts, `batch` at a time, 48 tokens each: accept length and tokens/s */
+static double serve_all(struct engine *g, const struct prompts *p, int batch, double *ret_al)
+{
+	uint64_t t0 = clock_us(), proposing = 0, accepted = 0;
+	int tokens = 0;
+	for (int at = 0; at < p->n; at += batch) {
+		struct waiter w[8];
+		int m = p->n - at < batch ? p->n - at : batch;
+		for (int i = 0; i < m; i++) {
+			uint64_t handle;
+			w[i] = (struct waiter){.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+			struct engine_request r = {.prompt = p->ids[at + i], .n_prompt = p->n_ids[at + i], .max_tokens = 48, .ignore_eos = true,
+						   .sampling = {.top_p = 1}, .on_tokens = got, .on_done = ended, .arg = &w[i]};
+			if (engine_submit(g, &r, &handle))
+				die("submit", NULL);
+		}
+		for (int i = 0; i < m; i++) {
+			pthread_mutex_lock(&w[i].lock);
+			while (!w[i].done)
+				pthread_cond_wait(&w[i].cond, &w[i].lock);
+			pthread_mutex_unlock(&w[i].lock);
+			proposing += w[i].s.proposing_rounds;
+			accepted += w[i].s.accepted;
+			tokens += w[i].n;
+		}
+	}
+	*ret_al = proposing ? 1 + (double)accepted / (double)proposing : 1;
+	return tokens * 1e6 / (double)(clock_us() - t0);
+}
+
+static void bench_trained(struct dev *d, struct target *t, int threads, const char *dir, const char *path)
+{
+	static const struct { enum draft_mode mode; int k, nodes; } arms[] = {
+		{DRAFT_OFF, 1, 2}, {DRAFT_CHAIN, 1, 2}, {DRAFT_CHAIN, 3, 2}, {DRAFT_TREE, 3, 3}, {DRAFT_CHAIN, 5, 2}, {DRAFT_TREE, 5, 5}, {DRAFT_TREE, 3, 8},
+		{DRAFT_TREE, 4, 12}, {DRAFT_AUTO, 5, 12}};
+	struct prompts p = {.n = 0};
+	read_prompts(t, path, &p);
+	for (int batch = 1; batch <= 8; batch += 7)
+		for (size_t i = 0; i < sizeof arms / sizeof *arms; i++) {
+			struct engine_options o = {.dev = d, .target = t->model, .max_seqs = batch, .max_queue = 8, .max_context = 256, .kv_tokens = 320 * batch,
+						   .prefill_chunk = 128, .draft_k = arms[i].k, .draft_mode = arms[i].mode, .draft_nodes = arms[i].nodes};
+			struct engine *g = NULL;
+			struct errtext e = {0};
+			char sha[65];
+			double al;
+			if (engine_new(&o, &g, &e) || engine_load(g, 1, dir, sha, &e) || engine_activate(g, 1, false, 0, &e))
+				die("engine", &e);
+			double rate = serve_all(g, &p, batch, &al);
+			static const char *const names[] = {"chain", "tree", "auto", "off"};
+			printf("{\"figure\":\"%s k %d nodes %d, batch %d, AL %.3f\",\"value\":%.4g,\"unit\":\"tok/s\",\"against\":null,\"ratio\":null,\"ci\":null,"
+			       "\"threads\":%d,\"commit\":\"%s\",\"cpu\":\"%s\"}\n", names[arms[i].mode], arms[i].k, arms[i].mode == DRAFT_CHAIN ? arms[i].k : arms[i].nodes,
+			       batch, al, rate, threads, REDRAFT_COMMIT, cpu_name);
+			fflush(stdout);
+			engine_free(g);
+		}
+	for (int i = 0; i < p.n; i++)
+		free(p.ids[i]);
+}
+
 int main(int argc, char **argv)
 {
 	struct errtext e = {0};
+	if (argc == 6 && strcmp(argv[2], "--draft") == 0) {
+		struct dev *d = NULL;
+		struct target *t = NULL;
+		find_cpu();
+		if (dev_cpu_new(2, ISA_AUTO, &d) || target_open(d, argv[1], DT_BF16, 1024, &t, &e))
+			die("target", &e);
+		bench_trained(d, t, 2, argv[3], argv[5]);
+		target_close(t);
+		dev_free(d);
+		return 0;
+	}
 	if (argc < 2) {
 		fprintf(stderr, "usage: bench_decode MODEL.gguf [THREADS...]\n");
 		return 2;

@@ -52,7 +52,7 @@ class Clients:
 
 
 def start(stack, kafka, seed, **learn):
-    stack.start_serve(stack.toy(seed), kafka.address, max_seqs=4, draft_k=3)
+    stack.start_serve(stack.toy(seed), kafka.address, max_seqs=4, draft_k=3, draft__mode="chain")
     stack.start_daemon(kafka.address, **DAEMON)
     stack.start_learn(kafka.address, **{**LEARN, **learn})
 

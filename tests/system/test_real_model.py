@@ -10,7 +10,7 @@ N = 100
 def test_drafted_equals_plain(stack, kafka, real_model):
     ring = prompts.load(str(DATA), seed=9, max_tokens=110)["code"]
     some = [ring[i % len(ring)] for i in range(N)]
-    stack.start_serve(real_model, kafka.address, threads=2, draft_k=3)
+    stack.start_serve(real_model, kafka.address, threads=2, draft_k=3, draft__mode="chain")
     stack.start_daemon(kafka.address, rollout__interval_s=1, rollout__first_min_al=1.0, gate__min_requests=2, gate__retry_s=1)
     stack.start_learn(kafka.address, train__draft_vocab=2048, init__min_tokens=600, publish__interval_s=5, publish__min_steps=1)
     live = lambda: stack.status("serve").get("live", 0)

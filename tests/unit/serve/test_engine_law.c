@@ -1,7 +1,7 @@
 /* The law: what is served equals plain decoding token for token.
  *
  * 1,280 prompts on a toy target in 80 configurations that cover, pairwise by a
- * seeded draw: chain length 1..7, chains or trees of up to 16 nodes, batch 1..8, prefill chunk, weights f32 and bf16, which
+ * seeded draw: chain length 1..7, chains, trees of up to 16 nodes or what the controller picks, batch 1..8, prefill chunk, weights f32 and bf16, which
  * draft, how tokens are drawn (filters, penalties, bias, with log-probabilities), and what happens in mid-stream (a switch, a rollback,
  * a fall to plain decoding, another chain length), how little memory there is (requests lose their pages and are
  * recomputed), whose prefixes are reused, from how many clients and with which priorities the requests come. Each prompt is decoded again by an
@@ -16,14 +16,14 @@
 #include "tests/unit/serve/harness.h"
 
 enum { F_K, F_BATCH, F_CHUNK, F_WEIGHTS, F_DRAFT, F_DRAW, F_EVENT, F_NODES, F_PAGES, F_PREFIX, F_CLIENTS, N_FACTORS };
-static const int levels[N_FACTORS] = {7, 8, 5, 2, 3, 8, 5, 5, 3, 3, 3};
+static const int levels[N_FACTORS] = {7, 8, 5, 2, 3, 8, 5, 6, 3, 3, 3};
 #ifdef __SANITIZE_ADDRESS__
 enum { PER_CONFIG = 4 }; /* memory errors need fewer prompts than the law does */
 #else
 enum { PER_CONFIG = 16 };
 #endif
 enum { CONFIGS = 80, MAX_LEVEL = 8 };
-static const int chunks[] = {3, 7, 16, 33, 64}, budgets[] = {160, 224, 160 * 8}, clients[] = {1, 3, 16}, nodes[] = {0, 3, 6, 11, 16}; /* nodes 0: chains */
+static const int chunks[] = {3, 7, 16, 33, 64}, budgets[] = {160, 224, 160 * 8}, clients[] = {1, 3, 16}, nodes[] = {0, 3, 6, 11, 16, -1}; /* 0: chains; -1: as the controller likes */
 enum { EV_NONE, EV_SWITCH, EV_ROLLBACK, EV_PLAIN, EV_K };
 
 /* Side 0 is tested, side 1 decodes plainly: a dev and a target belong to one engine's thread. */
@@ -76,7 +76,7 @@ static struct engine *make_engine(int side, int weights, int seqs, int chunk, in
 {
 	struct engine_options o = {.dev = toy.d[side], .target = toy.target[side][weights], .f32_kv = weights == 0, .max_seqs = seqs,
 				   .max_queue = 64, .max_context = 160, .kv_tokens = kv_tokens, .prefix = prefix, .prefill_chunk = chunk, .draft_k = k,
-				   .draft_mode = tree ? DRAFT_TREE : DRAFT_CHAIN, .draft_nodes = tree,
+				   .draft_mode = tree < 0 ? DRAFT_AUTO : tree ? DRAFT_TREE : DRAFT_CHAIN, .draft_nodes = tree < 0 ? 16 : tree,
 				   .eog_ids = {2, 77}, .n_eog = 2};
 	struct engine *g = NULL;
 	struct errtext e = {0};
@@ -170,7 +170,7 @@ static void draw_prompt(struct job *j, uint64_t seed)
 	memcpy(j->prompt, family.prompt, (size_t)common * sizeof *j->prompt);
 }
 
-struct tally { uint64_t preempted, reused, evicted, rounds[2], proposed[2], accepted[2], moved, dropped, tokens; }; /* of chains, of trees */
+struct tally { uint64_t preempted, reused, evicted, rounds[2], proposed[2], accepted[2], moved, dropped, tokens; }; /* of chains; of trees and the controller's */
 
 static void one_config(const int *c, int index, struct tally *t)
 {

@@ -1,0 +1,389 @@
+/* Accounts, expectations, choice (controller.h). */
+#include <math.h>
+#include <string.h>
+#include "serve/controller.h"
+
+static const int sizes[CTL_SIZES] = {4, 6, 8, 12, 16};
+#define DECAY 0.99        /* a try's weight after the next one: about the last hundred count */
+#define DECAY_RARE 0.96   /* ... of what is tried so rarely that fewer have to do */
+#define FIRST_GUESS 0.6   /* of a position that was never tried: hopeful, so that it is */
+#define GUESS_WEIGHT 3.0
+#define FRESH 500         /* choices for which a cost is believed */
+#define STAY 1.005        /* a new choice must be this much better */
+
+void controller_init(struct controller *c, enum draft_mode mode, int max_depth, int max_nodes)
+{
+	memset(c, 0, sizeof *c);
+	c->mode = mode;
+	c->max_depth = max_depth;
+	c->max_nodes = max_nodes;
+}
+
+/* ---- cost ---- */
+
+static int bin_of(int rows)
+{
+	if (rows <= 32)
+		return rows - 1;
+	int b = 32 + (rows - 33) / 16;
+	return b < CTL_BINS ? b : CTL_BINS - 1;
+}
+
+static int rows_of(int bin)
+{
+	return bin < 32 ? bin + 1 : 33 + (bin - 32) * 16 + 8;
+}
+
+/* log of the cost of rows, of a forward of one row: where nothing is known yet */
+static double prior(enum ctl_cost what, int rows)
+{
+	static const double one[CTL_COSTS] = {1, 0.06, 0.06};
+	return log(one[what] * (1 + 0.09 * (rows - 1)));
+}
+
+static bool known(const struct controller *c, enum ctl_cost what, int bin, uint64_t within)
+{
+	return c->seen[what][bin] && c->clock - c->at[what][bin] < within;
+}
+
+/* What is known of a bin: its own, or drawn between its neighbours. What is old is asked only where nothing is newer. */
+static double offset(const struct controller *c, enum ctl_cost what, int bin)
+{
+	uint64_t within = UINT64_MAX;
+	for (int i = 0; i < CTL_BINS; i++)
+		if (known(c, what, i, FRESH))
+			within = FRESH;
+	int lo = bin, hi = bin;
+	while (lo >= 0 && !known(c, what, lo, within))
+		lo--;
+	while (hi < CTL_BINS && !known(c, what, hi, within))
+		hi++;
+	if (lo < 0)
+		return hi < CTL_BINS ? c->off[what][hi] : 0;
+	if (hi >= CTL_BINS || hi == lo)
+		return c->off[what][lo];
+	double at = (double)(rows_of(bin) - rows_of(lo)) / (rows_of(hi) - rows_of(lo));
+	return c->off[what][lo] + at * (c->off[what][hi] - c->off[what][lo]);
+}
+
+double controller_ms(const struct controller *c, enum ctl_cost what, int rows)
+{
+	return rows < 1 ? 0 : exp(c->load + prior(what, rows) + offset(c, what, bin_of(rows)));
+}
+
+void controller_cost(struct controller *c, enum ctl_cost what, int rows, double ms)
+{
+	if (rows < 1 || !(ms > 0))
+		return;
+	int bin = bin_of(rows);
+	double at = log(ms) - prior(what, rows);
+	if (!c->any) {
+		c->load = at;
+		c->any = true;
+	}
+	if (!c->seen[what][bin]) {
+		c->off[what][bin] = at - c->load;
+		c->seen[what][bin] = true;
+		c->at[what][bin] = c->clock;
+		return;
+	}
+	/* What is seen all the time tells of the load, which all sizes share; what was not seen for long, of itself. */
+	double error = at - c->load - c->off[what][bin], away = 0.02 * (double)(c->clock - c->at[what][bin]);
+	error = error > 0.4 ? 0.4 : error < -0.4 ? -0.4 : error; /* one round that was held up says little */
+	if (what == CTL_VERIFY)
+		c->load += 0.2 * error;
+	c->off[what][bin] += (away < 0.02 ? 0.02 : away < 0.5 ? away : 0.5) * error;
+	c->at[what][bin] = c->clock;
+}
+
+/* ---- acceptance ---- */
+
+static void blank(struct ctl_key *k)
+{
+	for (int i = 0; i < ENGINE_MAX_K; i++) {
+		k->chain[i] = (struct ctl_rate){GUESS_WEIGHT * FIRST_GUESS, GUESS_WEIGHT};
+		for (int n = 0; n < CTL_SIZES; n++)
+			k->tree[n][i] = (struct ctl_rate){GUESS_WEIGHT * (FIRST_GUESS + 0.05 * n), GUESS_WEIGHT};
+	}
+}
+
+/* Taken over, but quickly overruled */
+static void inherit(struct ctl_rate *r, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (r[i].tries > 4 * GUESS_WEIGHT) {
+			r[i].hits *= 4 * GUESS_WEIGHT / r[i].tries;
+			r[i].tries = 4 * GUESS_WEIGHT;
+		}
+}
+
+int controller_key(struct controller *c, uint32_t version, const char *domain)
+{
+	uint32_t h = 2166136261u;
+	int place = 0, kin = -1;
+	for (; *domain; domain++)
+		h = (h ^ (uint8_t)*domain) * 16777619u;
+	for (int i = 0; i < CTL_KEYS; i++) {
+		struct ctl_key *k = &c->key[i];
+		if (k->version == version && k->domain == h) {
+			k->used = c->clock;
+			return i;
+		}
+		if (k->version && k->domain == h && (kin < 0 || k->used > c->key[kin].used))
+			kin = i;
+		if (!k->version || (c->key[place].version && k->used < c->key[place].used))
+			place = c->key[place].version ? i : place;
+	}
+	struct ctl_key k = {0};
+	blank(&k);
+	if (kin >= 0) {
+		k = c->key[kin];
+		inherit(k.chain, ENGINE_MAX_K);
+		inherit(k.tree[0], CTL_SIZES * ENGINE_MAX_K);
+	}
+	k.version = version;
+	k.domain = h;
+	k.used = c->clock;
+	k.rounds = k.since_probe = k.probes = 0;
+	k.measured = k.expected = 0;
+	c->key[place] = k;
+	return place;
+}
+
+static void try(struct ctl_rate *r, bool hit, double decay)
+{
+	r->hits = r->hits * decay + hit;
+	r->tries = r->tries * decay + 1;
+}
+
+const struct ctl_key *controller_last(const struct controller *c, uint32_t version)
+{
+	const struct ctl_key *last = NULL;
+	for (int i = 0; i < CTL_KEYS && version; i++)
+		if (c->key[i].version == version && (!last || c->key[i].used > last->used))
+			last = &c->key[i];
+	return last;
+}
+
+/* Of a table that was last tried at *at */
+static double decay_of(const struct controller *c, uint64_t *at)
+{
+	if (!at)
+		return DECAY;
+	double d = pow(DECAY, 1 + (double)(c->clock - *at) / 8);
+	*at = c->clock;
+	return d > DECAY_RARE ? d : DECAY_RARE;
+}
+
+static double rate(const struct ctl_rate *r)
+{
+	return r->tries > 0 ? r->hits / r->tries : 0;
+}
+
+double controller_gain(const struct controller *c, int key, struct draft_shape h)
+{
+	const struct ctl_key *k = &c->key[key];
+	const struct ctl_rate *r = k->chain;
+	double reach = 1, gain = 0;
+	if (h.width > 1) {
+		int n = 0;
+		while (n + 1 < CTL_SIZES && sizes[n + 1] <= h.nodes)
+			n++;
+		r = k->tree[n];
+	}
+	for (int i = 0; i < h.depth; i++)
+		gain += reach *= rate(&r[i]);
+	return gain;
+}
+
+void controller_outcome(struct controller *c, int key, struct draft_shape h, const int16_t *parent, const uint8_t *rank, int n,
+			const int *path, int accepted, bool ended)
+{
+	struct ctl_key *k = &c->key[key];
+	int straight = 0; /* nodes of the surest path */
+	double decay = decay_of(c, &k->chain_at);
+	if (n < 1)
+		return;
+	while (straight < n && parent[straight] == straight - 1)
+		straight++;
+	bool full = n >= h.nodes; /* the path ended because others were surer: a chain would have gone on, and mostly in vain */
+	for (int d = 0; d < h.depth && (d < straight || full); d++) {
+		bool hit = d < straight && d < accepted && path[d] == d;
+		try(&k->chain[d], hit, decay);
+		if (!hit || (ended && d + 1 == accepted))
+			break;
+	}
+	decay = decay_of(c, h.width > 1 ? &k->tree_at : NULL);
+	for (int size = 0; h.width > 1 && size < CTL_SIZES && sizes[size] <= h.nodes; size++)
+		for (int d = 0; d < h.depth; d++) {
+			bool hit = d < accepted && rank[path[d]] < sizes[size];
+			try(&k->tree[size][d], hit, decay);
+			if (!hit || (ended && d + 1 == accepted))
+				break;
+		}
+	k->measured += (k->measured > 0 ? 0.05 : 1) * (1 + accepted - k->measured);
+	double want = 1 + controller_gain(c, key, h);
+	k->expected += (k->expected > 0 ? 0.05 : 1) * (want - k->expected);
+}
+
+/* ---- choice ---- */
+
+static int level_rows(struct draft_shape h)
+{
+	return h.width == 1 ? 1 : h.nodes / 2 < h.width ? (h.nodes + 1) / 2 : h.width;
+}
+
+/* What a round with these shapes costs and brings */
+static double round_ms(const struct controller *c, const struct ctl_session *s, int n, int plain)
+{
+	int rows = plain, drafting = 0, deepest = 0;
+	for (int i = 0; i < n; i++) {
+		rows += 1 + (s[i].shape.depth ? s[i].shape.nodes : 0);
+		drafting += s[i].shape.depth > 0;
+		deepest = s[i].shape.depth > deepest ? s[i].shape.depth : deepest;
+	}
+	/* who does not draft is extended a page at a time, which is nearly free */
+	double ms = controller_ms(c, CTL_VERIFY, rows) + controller_ms(c, CTL_EXTEND, drafting);
+	for (int level = 1; level < deepest; level++) {
+		int m = 0;
+		for (int i = 0; i < n; i++)
+			m += level < s[i].shape.depth ? level_rows(s[i].shape) : 0;
+		ms += controller_ms(c, CTL_STEP, m);
+	}
+	return ms;
+}
+
+static double round_tokens(const struct controller *c, const struct ctl_session *s, int n, int plain)
+{
+	double tokens = plain;
+	for (int i = 0; i < n; i++)
+		tokens += 1 + (s[i].shape.depth ? controller_gain(c, s[i].key, s[i].shape) : 0);
+	return tokens;
+}
+
+static double tokens_per_ms(const struct controller *c, const struct ctl_session *s, int n, int plain)
+{
+	return round_tokens(c, s, n, plain) / round_ms(c, s, n, plain);
+}
+
+static void give(struct ctl_session *s, int n, int key, struct draft_shape h)
+{
+	for (int i = 0; i < n; i++)
+		if (s[i].key == key)
+			s[i].shape = h;
+}
+
+/* The i-th shape there is; false past the last. chains_only: only those. */
+static bool shape_at(const struct controller *c, int i, bool chains_only, struct draft_shape *ret)
+{
+	if (i <= c->max_depth) {
+		*ret = (struct draft_shape){1, i, i};
+		return true;
+	}
+	i -= c->max_depth + 1;
+	int depth = 1 + i / CTL_SIZES, nodes = sizes[i % CTL_SIZES];
+	if (chains_only || depth > c->max_depth)
+		return false;
+	*ret = (struct draft_shape){TREE_WIDTH, depth, nodes};
+	if (nodes > c->max_nodes)
+		*ret = (struct draft_shape){1, 0, 0}; /* none */
+	return true;
+}
+
+static struct draft_shape best_for(const struct controller *c, struct ctl_session *s, int n, int plain, int key, bool chains_only)
+{
+	struct draft_shape best = c->key[key].best, h;
+	if (chains_only && best.width > 1)
+		best = (struct draft_shape){1, 1, 1};
+	give(s, n, key, best);
+	double most = tokens_per_ms(c, s, n, plain) * STAY;
+	for (int i = 0; shape_at(c, i, chains_only, &h); i++) {
+		if (chains_only && i == 0)
+			continue;
+		give(s, n, key, h);
+		double now = tokens_per_ms(c, s, n, plain);
+		if (now > most) {
+			most = now;
+			best = h;
+		}
+	}
+	give(s, n, key, best);
+	return best;
+}
+
+/* A look at what is not chosen. While nothing is proposed mostly a cheap one; else by turns the largest, which tells of all that
+ * is smaller, and nothing at all, whose cost is not known otherwise. */
+static struct draft_shape probe_shape(const struct controller *c, const struct ctl_key *k)
+{
+	if (!k->best.depth && k->probes % 4 != 3) {
+		int d = c->max_depth < 2 ? c->max_depth : 2;
+		return (struct draft_shape){1, d, d};
+	}
+	if (k->best.depth && k->probes % 2)
+		return (struct draft_shape){1, 0, 0};
+	if (c->max_nodes > c->max_depth && c->max_nodes >= sizes[0])
+		return (struct draft_shape){TREE_WIDTH, c->max_depth, c->max_nodes};
+	return (struct draft_shape){1, c->max_depth, c->max_depth};
+}
+
+static void maybe_probe(struct controller *c, struct ctl_session *s, int n, int plain)
+{
+	double ms = round_ms(c, s, n, plain), pace = round_tokens(c, s, n, plain) / ms;
+	struct ctl_key *k = NULL;
+	c->budget += CTL_PROBE_SHARE * ms;
+	for (int i = 0; i < n; i++)
+		if (!k || c->key[s[i].key].since_probe > k->since_probe)
+			k = &c->key[s[i].key];
+	if (!k || k->since_probe * (n < 6 ? n : 6) < CTL_LEAST_GAP)
+		return;
+	/* one session of the key is enough, the others go on */
+	for (int i = 0; i < n; i++)
+		if (&c->key[s[i].key] == k) {
+			struct draft_shape keep = s[i].shape;
+			s[i].shape = probe_shape(c, k);
+			double lost = round_ms(c, s, n, plain) - round_tokens(c, s, n, plain) / pace;
+			double catching_up = keep.depth ? 0 : controller_ms(c, CTL_EXTEND, 16);
+			lost = (lost > 0 ? lost : 0) + catching_up;
+			if (c->budget < lost) {
+				s[i].shape = keep;
+				return;
+			}
+			c->budget -= lost;
+			k->since_probe = 0;
+			k->probes++;
+			return;
+		}
+}
+
+void controller_choose(struct controller *c, struct ctl_session *s, int n, int plain)
+{
+	bool done[CTL_KEYS] = {false}, chains = false;
+	c->clock++;
+	if (c->mode != DRAFT_AUTO || !n) {
+		struct draft_shape h = c->mode == DRAFT_TREE ? (struct draft_shape){TREE_WIDTH, c->max_depth, c->max_nodes} :
+				       c->mode == DRAFT_OFF ? (struct draft_shape){1, 0, 0} : (struct draft_shape){1, c->max_depth, c->max_depth};
+		for (int i = 0; i < n; i++)
+			s[i].shape = c->key[s[i].key].best = h;
+		return;
+	}
+	for (int i = 0; i < n; i++)
+		s[i].shape = c->key[s[i].key].best;
+	for (int i = 0; i < n; i++) {
+		struct ctl_key *k = &c->key[s[i].key];
+		if (done[s[i].key])
+			continue;
+		done[s[i].key] = true;
+		k->since_probe++;
+		k->best = best_for(c, s, n, plain, s[i].key, false);
+		if (k->best.depth && k->best.width > 1 && ++k->rounds % CTL_CHAIN_EVERY == 0) {
+			struct draft_shape tree = k->best;
+			give(s, n, s[i].key, best_for(c, s, n, plain, s[i].key, true));
+			k->best = tree;
+			chains = true;
+		}
+	}
+	if (!chains) /* a round for the replay is not spent on a probe */
+		maybe_probe(c, s, n, plain);
+	double most = 3 * controller_ms(c, CTL_VERIFY, n + plain + c->max_nodes);
+	c->budget = c->budget < most ? c->budget : most;
+}

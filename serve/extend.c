@@ -1,0 +1,164 @@
+/* After the target's forward: who drafts next, and draft KV for the rows that became real.
+ *
+ * A prompt's rows are extended at once, as they come in bulk. A decoding session's rows are kept (their
+ * features, one page of them and a round at most) and extended when the session is about to draft, together with the
+ * logits of the last one, or when they fill a page, together and without: so a session that does not draft pays next
+ * to nothing, and can draft again at any time.
+ */
+#include <string.h>
+#include "daemon/base/clock.h"
+#include "serve/engine_core.h"
+
+/* Shapes for the coming round of everybody who could propose in it. */
+static void choose(struct engine *g)
+{
+	struct ctl_session list[ENGINE_MAX_SEQS];
+	struct session *on[ENGINE_MAX_SEQS];
+	int n = 0, plain = 0;
+	g->ctl.mode = (enum draft_mode)atomic_load_explicit(&g->draft_mode, memory_order_relaxed);
+	g->ctl.max_depth = atomic_load_explicit(&g->draft_k, memory_order_relaxed);
+	for (int i = 0; i < g->n_pieces; i++) {
+		struct session *s = g->pieces[i].s;
+		s->shape = (struct draft_shape){1, 0, 0};
+		if (g->pieces[i].done || session_prefilling(s))
+			continue;
+		if (s->slot < 0) {
+			plain++;
+			continue;
+		}
+		s->ctl_key = controller_key(&g->ctl, session_version(g, s), s->req.domain);
+		list[n].key = s->ctl_key;
+		on[n++] = s;
+	}
+	controller_choose(&g->ctl, list, n, plain);
+	for (int i = 0; i < n; i++)
+		on[i]->shape = list[i].shape;
+}
+
+/* Does this round's last row of s fill a page, or one of those kept before? An ended request's too: it goes into the tree. */
+static bool fills_page(const struct session *s)
+{
+	return (s->n_kv - s->n_pending) / PAGE_TOK < s->n_kv / PAGE_TOK;
+}
+
+static real *pending(const struct engine *g, const struct session *s)
+{
+	return g->pending + (size_t)s->seat * SESSION_PENDING * (size_t)(N_BOUNDARIES * g->H);
+}
+
+/* Keep what a decoding round made real. */
+static int keep_rows(struct engine *g, const struct piece *p)
+{
+	struct session *s = p->s;
+	int W = N_BOUNDARIES * g->H;
+	int r = g->o.dev->ops->copy_rows(g->o.dev, pending(g, s) + (size_t)s->n_pending * (size_t)W, W, g->features + (size_t)p->row0 * (size_t)W, W, NULL,
+					 p->emitted, W);
+	s->n_pending += p->emitted;
+	return r;
+}
+
+/* Sessions gathered for one extend. */
+struct batch {
+	struct session *on[ENGINE_MAX_SEQS];
+	const real *from[ENGINE_MAX_SEQS]; /* features */
+	int rows[ENGINE_MAX_SEQS];
+	uint32_t last[ENGINE_MAX_SEQS];
+	bool prompts;
+};
+
+static const real *gather_features(struct engine *g, const struct batch *x)
+{
+	const struct rows *b = &g->db;
+	int W = N_BOUNDARIES * g->H, at = 0, r = 0;
+	if (b->n_seqs == 1)
+		return x->from[0];
+	for (int i = 0; i < b->n_seqs && !r; at += x->rows[i++])
+		r = g->o.dev->ops->copy_rows(g->o.dev, g->d_features + (size_t)at * (size_t)W, W, x->from[i], W, NULL, x->rows[i], W);
+	return r ? NULL : g->d_features;
+}
+
+static void take_first(struct engine *g, struct session *s, int i, const uint32_t *first, const float *logp)
+{
+	size_t at = (size_t)s->seat * (size_t)g->Hd, from = (size_t)i * (size_t)g->Hd;
+	if (first[0] >= (uint32_t)g->V || g->o.dev->ops->copy_rows(g->o.dev, g->fb + at, g->Hd, g->fb_out + from, g->Hd, NULL, 1, g->Hd)) {
+		draft_drop(g, s);
+		return;
+	}
+	memcpy(s->first, first, sizeof s->first);
+	memcpy(s->first_logp, logp, sizeof s->first_logp);
+}
+
+static void run_batch(struct engine *g, struct slot *sl, struct batch *x)
+{
+	uint32_t first[ENGINE_MAX_SEQS * TREE_WIDTH];
+	float logp[ENGINE_MAX_SEQS * TREE_WIDTH];
+	struct rows *b = &g->db;
+	if (!b->n_seqs)
+		return;
+	uint64_t start = clock_us();
+	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
+			       .features = gather_features(g, x), .last_rows = x->last};
+	bool bad = !r.features || sl->kind->extend(sl->x, &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out);
+	if (!x->prompts)
+		controller_cost(&g->ctl, CTL_EXTEND, b->M, (double)(clock_us() - start) / 1e3);
+	for (int i = 0; i < b->n_seqs; i++) {
+		struct session *s = x->on[i];
+		s->n_pending = 0;
+		if (bad)
+			draft_drop(g, s);
+		else if (x->last[i] != UINT32_MAX)
+			take_first(g, s, i, first + (size_t)i * TREE_WIDTH, logp + (size_t)i * TREE_WIDTH);
+	}
+	rows_reset(b);
+	x->prompts = false;
+}
+
+/* Rows t0.. of s, n of them, with features at `from`: pairs (f_t, x_{t+1}) at position t. */
+static void add_rows(struct engine *g, struct slot *sl, struct batch *x, struct session *s, int t0, int n, const real *from, bool last)
+{
+	struct rows *b = &g->db;
+	if (b->M + n > g->max_rows)
+		run_batch(g, sl, x);
+	for (int t = t0; t < t0 + n; t++)
+		rows_add(b, s->tokens[t + 1], t, s->draft_pages);
+	x->on[b->n_seqs] = s;
+	x->from[b->n_seqs] = from;
+	x->rows[b->n_seqs] = n;
+	x->last[b->n_seqs] = last ? (uint32_t)(b->M - 1) : UINT32_MAX;
+	rows_seq(b, s->draft_pages, t0, n);
+}
+
+static void extend_slot(struct engine *g, int slot)
+{
+	struct slot *sl = &g->slots.s[slot];
+	struct batch x = {.prompts = false};
+	rows_reset(&g->db);
+	for (int i = 0; i < g->n_pieces; i++) {
+		struct piece *p = &g->pieces[i];
+		struct session *s = p->s;
+		if (s->slot != slot)
+			continue;
+		s->first[0] = DRAFT_NONE;
+		bool last = s->shape.depth > 0;
+		if (p->prefill) {
+			if (p->done && p->n_past / PAGE_TOK == s->n_kv / PAGE_TOK)
+				continue;
+			add_rows(g, sl, &x, s, p->n_past, p->n_rows, g->features + (size_t)p->row0 * (size_t)(N_BOUNDARIES * g->H), last);
+			x.prompts = true;
+			continue;
+		}
+		if (keep_rows(g, p))
+			draft_drop(g, s);
+		else if (last || fills_page(s))
+			add_rows(g, sl, &x, s, s->n_kv - s->n_pending, s->n_pending, pending(g, s), last);
+	}
+	run_batch(g, sl, &x);
+}
+
+void extend_all(struct engine *g)
+{
+	choose(g);
+	for (int i = 0; i < N_SLOTS; i++)
+		if (g->slots.s[i].state == SLOT_READY && g->slots.s[i].requests)
+			extend_slot(g, i);
+}
