@@ -29,3 +29,5 @@ int MUSTCHECK gguf_array_i64(const struct gguf *g, const char *key, uint64_t i, 
  * cols, as bf16 in a malloc'd array the caller frees. q/k rows un-permuted
  * for arch llama. Norm vectors have rows 1. -ENOENT when absent. */
 int MUSTCHECK gguf_read_hf(const struct gguf *g, const char *hf_name, int *ret_rows, int *ret_cols, uint16_t **ret_bf16, struct errtext *e);
+/* A small F32 tensor under its own name ("rope_freqs.weight"), as floats; -EINVAL when it is of another type. */
+int MUSTCHECK gguf_read_f32(const struct gguf *g, const char *name, int *ret_rows, int *ret_cols, float **ret, struct errtext *e);

@@ -136,3 +136,21 @@ int gguf_read_hf(const struct gguf *g, const char *hf_name, int *ret_rows, int *
 	*ret_bf16 = out;
 	return 0;
 }
+
+int gguf_read_f32(const struct gguf *g, const char *name, int *ret_rows, int *ret_cols, float **ret, struct errtext *e)
+{
+	const struct gguf_tensor *t = gguf_find_tensor(g, name);
+
+	if (!t)
+		return errtext_set(e, -ENOENT, "GGUF: no tensor %.80s", name);
+	if (t->type != GT_F32 || t->n_dims > 2)
+		return errtext_set(e, -EINVAL, "GGUF tensor %.80s is not F32", name);
+	float *out = malloc((size_t)(t->rows * t->cols) * sizeof *out);
+	if (!out)
+		return errtext_set(e, -ENOMEM, "out of memory for %.80s", name);
+	memcpy(out, t->data, (size_t)(t->rows * t->cols) * sizeof *out);
+	*ret_rows = (int)t->rows;
+	*ret_cols = (int)t->cols;
+	*ret = out;
+	return 0;
+}

@@ -54,6 +54,22 @@ static int out_of_memory(struct openai_error *e)
 	return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
 }
 
+/* Some models' texts begin with a token of their own (Llama 3), unless the caller wrote it. */
+static int begin(const struct openai_model *m, struct openai_prompt *p)
+{
+	int64_t bos = tokenizer_bos(m->tokenizer);
+	uint32_t id = (uint32_t)bos;
+	int r;
+
+	if (bos < 0 || (p->n > 0 && p->ids[0] == id))
+		return 0;
+	if ((r = append(p, &id, 1)) < 0)
+		return r;
+	memmove(p->ids + 1, p->ids, ((size_t)p->n - 1) * sizeof *p->ids);
+	p->ids[0] = id;
+	return 0;
+}
+
 int openai_encode_text(const struct openai_model *m, const char *param, const json_t *text, struct openai_prompt *ret,
 		       struct openai_error *e)
 {
@@ -62,7 +78,7 @@ int openai_encode_text(const struct openai_model *m, const char *param, const js
 
 	if (r < 0)
 		return r;
-	if (encode(m, json_string_value(text), json_string_length(text), true, &p) < 0) {
+	if (encode(m, json_string_value(text), json_string_length(text), true, &p) < 0 || begin(m, &p) < 0) {
 		free(p.ids);
 		return out_of_memory(e); /* the text is valid UTF-8: the JSON parser saw to that */
 	}

@@ -1,6 +1,10 @@
-/* GPT-2's expression by hand:
+/* The splitting expressions by hand. GPT-2's:
  *
  *   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+ *
+ * Llama 3's (Qwen2's takes one digit a piece instead of three):
+ *
+ *   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
  *
  * A matcher of this size is shorter than the calls around a regular expression
  * library, needs no JIT, and takes its classes from a table whose Unicode version
@@ -13,6 +17,7 @@
 #include "serve/pretokenize.h"
 #include <string.h>
 #include "serve/unicode_ranges.h"
+#include "serve/utf8.h"
 
 enum class { C_OTHER, C_LETTER, C_NUMBER, C_SPACE, C_LATE /* numeric to the Digits step, OTHER to the expression */ };
 
@@ -58,25 +63,6 @@ static enum class classify(uint32_t c)
 	return in_ranges(unicode_numeric_late, N_OF(unicode_numeric_late), c) ? C_LATE : C_OTHER;
 }
 
-/* The character at p (valid UTF-8); *ret_len its bytes. */
-static uint32_t decode(const uint8_t *p, size_t *ret_len)
-{
-	if (p[0] < 0x80) {
-		*ret_len = 1;
-		return p[0];
-	}
-	if (p[0] < 0xe0) {
-		*ret_len = 2;
-		return (uint32_t)(p[0] & 0x1f) << 6 | (p[1] & 0x3f);
-	}
-	if (p[0] < 0xf0) {
-		*ret_len = 3;
-		return (uint32_t)(p[0] & 0x0f) << 12 | (uint32_t)(p[1] & 0x3f) << 6 | (p[2] & 0x3f);
-	}
-	*ret_len = 4;
-	return (uint32_t)(p[0] & 0x07) << 18 | (uint32_t)(p[1] & 0x3f) << 12 | (uint32_t)(p[2] & 0x3f) << 6 | (p[3] & 0x3f);
-}
-
 struct text {
 	const uint8_t *p;
 	size_t n;
@@ -92,7 +78,7 @@ static int class_at(const struct text *t, size_t pos, size_t *ret_len)
 	*ret_len = 0;
 	if (pos >= t->n)
 		return -1;
-	c = classify(decode(t->p + pos, ret_len));
+	c = classify(utf8_read(t->p + pos, ret_len));
 	if (t->split_digits && (c == C_NUMBER || c == C_LATE))
 		return -1;
 	return c == C_LATE ? C_OTHER : (int)c;
@@ -135,24 +121,97 @@ static size_t space_end(const struct text *t, size_t pos)
 	return last;
 }
 
-size_t pretokenize_next(const uint8_t *p, size_t n, size_t pos, bool split_digits)
+static size_t next_gpt2(const struct text *t, size_t pos)
 {
-	struct text t = {p, n, split_digits};
 	size_t len, next_len, skip;
-	int c = class_at(&t, pos, &len), next;
+	int c = class_at(t, pos, &len), next;
 
 	if (c < 0)
 		return pos + len; /* a numeric character */
-	if (p[pos] == '\'' && (skip = contraction(&t, pos)) > 0)
+	if (t->p[pos] == '\'' && (skip = contraction(t, pos)) > 0)
 		return pos + skip;
 	if (c != C_SPACE)
-		return run_of(&t, pos, c);
-	if (p[pos] == ' ') {
-		next = class_at(&t, pos + 1, &next_len);
+		return run_of(t, pos, c);
+	if (t->p[pos] == ' ') {
+		next = class_at(t, pos + 1, &next_len);
 		if (next >= 0 && next != C_SPACE)
-			return run_of(&t, pos + 1, next);
+			return run_of(t, pos + 1, next);
 	}
-	return space_end(&t, pos);
+	return space_end(t, pos);
+}
+
+/* A contraction whatever its case; U+017F is an s to a caseless match. */
+static size_t contraction_any_case(const struct text *t, size_t pos)
+{
+	const uint8_t *p = t->p + pos + 1;
+	size_t left = t->n - pos - 1;
+	uint8_t a = left > 0 ? p[0] | 0x20 : 0, b = left > 1 ? p[1] | 0x20 : 0;
+
+	if (left > 1 && p[0] == 0xc5 && p[1] == 0xbf)
+		return 3;
+	if (left > 0 && p[0] < 0x80 && (a == 's' || a == 't' || a == 'm' || a == 'd'))
+		return 2;
+	if (left > 1 && p[0] < 0x80 && p[1] < 0x80 && ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l')))
+		return 3;
+	return 0;
+}
+
+static bool line_end(const struct text *t, size_t pos)
+{
+	return pos < t->n && (t->p[pos] == '\r' || t->p[pos] == '\n');
+}
+
+/* White space up to and with the last line end in it, if there is one; else as GPT-2's. */
+static size_t lines_end(const struct text *t, size_t pos)
+{
+	size_t at = pos, last = 0, len;
+
+	while (class_at(t, at, &len) == C_SPACE) {
+		if (line_end(t, at))
+			last = at + 1;
+		at += len;
+	}
+	return last ? last : space_end(t, pos);
+}
+
+static size_t next_llama3(const struct text *t, size_t pos, int digits)
+{
+	size_t len, next_len, skip, end;
+	int c = class_at(t, pos, &len), next = class_at(t, pos + len, &next_len);
+
+	if (t->p[pos] == '\'' && (skip = contraction_any_case(t, pos)) > 0)
+		return pos + skip;
+	if (c == C_LETTER)
+		return run_of(t, pos, C_LETTER);
+	if (next == C_LETTER && c != C_NUMBER && !line_end(t, pos))
+		return run_of(t, pos + len, C_LETTER);
+	if (c == C_NUMBER) {
+		for (end = pos; digits-- > 0 && class_at(t, end, &len) == C_NUMBER; end += len)
+			;
+		return end;
+	}
+	if (c == C_OTHER || (t->p[pos] == ' ' && next == C_OTHER)) {
+		for (end = run_of(t, c == C_OTHER ? pos : pos + len, C_OTHER); line_end(t, end); end++)
+			;
+		return end;
+	}
+	return lines_end(t, pos);
+}
+
+const char *pre_name(enum pre p)
+{
+	static const char *const names[PRE_N] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
+
+	return names[p];
+}
+
+size_t pretokenize_next(enum pre pre, const uint8_t *p, size_t n, size_t pos)
+{
+	struct text t = {p, n, pre == PRE_SMOLLM};
+
+	if (pre == PRE_LLAMA3 || pre == PRE_QWEN2)
+		return next_llama3(&t, pos, pre == PRE_QWEN2 ? 1 : 3);
+	return next_gpt2(&t, pos);
 }
 
 /* Bytes that a lead byte announces, or 0 when it cannot lead. */

@@ -50,7 +50,7 @@ struct conf {
 #define AT(field) offsetof(struct conf, field)
 
 static const struct conf_entry entries[] = {
-	{"model", CONF_STRING, AT(model), NULL, 0, 0, NULL, false, "", "The target: a GGUF file of arch llama."},
+	{"model", CONF_STRING, AT(model), NULL, 0, 0, NULL, false, "", "The target: a GGUF file or a Hugging Face folder of a Llama, Qwen2 or Qwen3 model."},
 	{"model_name", CONF_STRING, AT(model_name), "", 0, 0, NULL, false, "", "Name that clients use; empty takes the file's name."},
 	{"family", CONF_STRING, AT(family), "", 0, 0, NULL, false, "", "Chat template family (smollm2, chatml); empty goes by the file's template."},
 	{"listen", CONF_STRING, AT(listen), "127.0.0.1:8080", 0, 0, NULL, false, "", "Address and port of the HTTP server; empty for none."},
@@ -162,18 +162,6 @@ static int read_tenant_key(struct serve *s, struct errtext *e)
 	return r;
 }
 
-static void name_model(struct serve *s)
-{
-	const char *slash = strrchr(s->conf.model, '/'), *name = slash ? slash + 1 : s->conf.model;
-	size_t n = strlen(name);
-
-	if (*s->conf.model_name)
-		name = s->conf.model_name;
-	else if (n > 5 && strcmp(name + n - 5, ".gguf") == 0)
-		n -= 5;
-	(void)snprintf(s->model_name, sizeof s->model_name, "%.*s", *s->conf.model_name ? 127 : (int)n, name);
-}
-
 static int open_model(struct serve *s, struct errtext *e)
 {
 	int threads = s->conf.threads ? (int)s->conf.threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
@@ -189,6 +177,7 @@ static int open_model(struct serve *s, struct errtext *e)
 	if (r < 0)
 		return strstr(why.text, s->conf.model) ? errtext_set(e, r, "%s", why.text) :
 							errtext_set(e, r, "model %.100s: %.140s", s->conf.model, why.text);
+	(void)snprintf(s->model_name, sizeof s->model_name, "%s", *s->conf.model_name ? s->conf.model_name : s->target->name);
 	log_info("model %s: %d blocks, width %d, vocabulary %d, fingerprint %.12s, %d threads (%s), opened in %.1f s", s->model_name,
 		 s->target->cfg.n_layer, s->target->cfg.H, s->target->cfg.V, s->target->fp, threads, dev_isa_name(s->dev->isa),
 		 (double)(clock_us() - start) / 1e6);
@@ -474,7 +463,6 @@ static int start(struct serve *s, struct errtext *e)
 {
 	int r;
 
-	name_model(s);
 	s->metrics = metrics_new();
 	if (!s->metrics || loop_new(&s->loop) < 0)
 		return errtext_set(e, -ENOMEM, "out of memory");

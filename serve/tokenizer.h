@@ -1,14 +1,16 @@
-/* Byte-level BPE from a GGUF's vocabulary and merges, equal to Hugging Face
- * `tokenizers` on any text (pre-tokenizer smollm: digits one by one, then GPT-2's
- * regex). Threads: read-only after load; any number may encode and decode. */
+/* Byte-level BPE from the vocabulary and merges of a GGUF file or a Hugging Face folder,
+ * equal to Hugging Face `tokenizers` on any text (pre-tokenizers gpt-2, smollm, llama-bpe, qwen2). Threads: read-only after load; any number may encode and decode. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "daemon/base/buf.h"
 
 struct gguf;
+struct hf_tokenizer;
 struct tokenizer;
 int MUSTCHECK tokenizer_load(const struct gguf *g, struct tokenizer **ret, struct errtext *e);
+/* eog: ids that end a generation besides the tokenizer's own */
+int MUSTCHECK tokenizer_from_hf(const struct hf_tokenizer *h, const int64_t *eog, int n_eog, struct tokenizer **ret, struct errtext *e);
 struct tokenizer *tokenizer_free(struct tokenizer *t);
 /* ids malloc'd. special: special tokens in the text are recognised (rendered
  * templates) or treated as plain text (user content). Invalid UTF-8: -EILSEQ. */
@@ -23,3 +25,5 @@ bool tokenizer_is_eog(const struct tokenizer *t, uint32_t id); /* ends a generat
 int64_t tokenizer_special(const struct tokenizer *t, const char *text); /* id, or -1 */
 /* SHA-256 over vocabulary, merges, special ids: goes into target_fp */
 void tokenizer_sha(const struct tokenizer *t, char ret_hex[static 65]);
+/* id that a raw text begins with (Llama 3), or -1 */
+int64_t tokenizer_bos(const struct tokenizer *t);

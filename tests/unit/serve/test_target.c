@@ -92,7 +92,7 @@ static void test_toy(void **state)
 	assert_string_equal(t->fp, again->fp);
 	char streamed[65], whole[65];
 	struct errtext e = {0};
-	assert_int_equal(target_tensors_sha(t->gguf, &t->cfg, streamed, &e), 0);
+	assert_int_equal(target_tensors_sha(t, streamed, &e), 0);
 	whole_sha(t, whole);
 	assert_string_equal(streamed, whole);
 	target_close(t);

@@ -1,5 +1,6 @@
 /* The tokenizer equals Hugging Face `tokenizers` on the committed vectors: on the toy
- * model's vocabulary always, on SmolLM2's where REDRAFT_MODEL names the file. Then what
+ * model's vocabulary always, on SmolLM2's where REDRAFT_MODEL names the file; read from a folder's
+ * tokenizer.json with the pre-tokenizers of Llama 3 and Qwen2 (NFC included) in ids and in borders. Then what
  * vectors do not show: text that spells a control token stays text unless asked, decoding
  * gives back what was encoded, invalid UTF-8 is refused, long words are not quadratic, and the
  * hash depends on the vocabulary.
@@ -10,6 +11,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "daemon/base/clock.h"
+#include "daemon/base/fs.h"
+#include "schemas/hf_folder.h"
+#include "serve/nfc.h"
 #include "serve/pretokenize.h"
 #include "tests/unit/serve/vectors.h"
 
@@ -67,6 +71,72 @@ static void test_smollm2_vectors(void **state)
 	assert_true(tokenizer_is_eog(t, 2) && tokenizer_is_eog(t, 0) && !tokenizer_is_eog(t, 1) && !tokenizer_is_eog(t, 100));
 	assert_true(vectors_each("tests/reference/tokenizer/vectors/smollm2.jsonl", check_vector, t) >= 300);
 	tokenizer_free(t);
+}
+
+/* ---- folders ---- */
+
+static struct tokenizer *folder_tokenizer(const char *arch)
+{
+	char dir[64], cmd[256];
+	struct hf_folder *f = NULL;
+	struct tokenizer *t = NULL;
+	struct errtext e = {""};
+
+	(void)snprintf(dir, sizeof dir, "/tmp/redraft-folder-%d", (int)getpid());
+	(void)snprintf(cmd, sizeof cmd, "python3 tests/fixtures/toy_folder.py %s --arch %s", dir, arch);
+	assert_int_equal(0, system(cmd));
+	if (hf_open(dir, &f, &e) < 0 || tokenizer_from_hf(hf_tokenizer(f), hf_config(f)->eos_ids, hf_config(f)->n_eos, &t, &e) < 0)
+		fail_msg("%s", e.text);
+	hf_free(f);
+	assert_int_equal(0, fs_remove_tree(dir));
+	return t;
+}
+
+struct folder_check {
+	struct tokenizer *t;
+	enum pre pre;
+};
+
+static void check_folder_vector(void *arg, const json_t *v)
+{
+	const struct folder_check *c = arg;
+	const json_t *text = json_object_get(v, "text"), *ends = json_object_get(v, "ends");
+	struct buf b = BUF_INIT(0);
+	size_t at = 0;
+
+	check_vector(c->t, v);
+	if (c->pre == PRE_QWEN2)
+		assert_int_equal(0, nfc_append(&b, json_string_value(text), json_string_length(text)));
+	else
+		assert_int_equal(0, buf_append(&b, json_string_value(text), json_string_length(text)));
+	for (size_t i = 0; i < json_array_size(ends); i++) {
+		if (at >= b.len)
+			fail_msg("too few bytes, for: %s", json_string_value(text));
+		at = pretokenize_next(c->pre, b.data, b.len, at);
+		if ((json_int_t)at != json_integer_value(json_array_get(ends, i)))
+			fail_msg("piece %zu ends at %zu, expected %lld, for: %s", i, at, (long long)json_integer_value(json_array_get(ends, i)),
+				 json_string_value(text));
+	}
+	if (json_array_size(ends) > 0)
+		assert_int_equal(at, b.len);
+	buf_done(&b);
+}
+
+static void test_folder_vectors(void **state)
+{
+	struct folder_check llama = {folder_tokenizer("llama"), PRE_LLAMA3}, qwen = {folder_tokenizer("qwen2"), PRE_QWEN2};
+
+	(void)state;
+	assert_true(vectors_each("tests/reference/tokenizer/vectors/folder-llama.jsonl", check_folder_vector, &llama) >= 200);
+	assert_true(vectors_each("tests/reference/tokenizer/vectors/folder-qwen2.jsonl", check_folder_vector, &qwen) >= 200);
+	/* what the folder's other files say */
+	assert_int_equal(608, tokenizer_vocab(qwen.t));
+	assert_string_equal("[PAD605]", tokenizer_text(qwen.t, 605));
+	assert_int_equal(1, tokenizer_bos(llama.t));
+	assert_int_equal(-1, tokenizer_bos(qwen.t));
+	assert_true(tokenizer_is_eog(llama.t, 2) && tokenizer_is_eog(llama.t, 0) && !tokenizer_is_eog(llama.t, 1));
+	tokenizer_free(llama.t);
+	tokenizer_free(qwen.t);
 }
 
 static void encode(const char *text, size_t len, bool special, uint32_t **ids, size_t *n)
@@ -196,7 +266,7 @@ static void test_hash_is_of_the_contents(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_toy_vectors),
+		cmocka_unit_test(test_toy_vectors), cmocka_unit_test(test_folder_vectors),
 		cmocka_unit_test(test_smollm2_vectors),
 		cmocka_unit_test(test_control_text_is_text_unless_asked),
 		cmocka_unit_test(test_decoding_gives_back_the_text),
