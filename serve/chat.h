@@ -16,3 +16,13 @@ int MUSTCHECK chat_select(const char *tmpl, size_t len, const char *family, cons
 struct chat_segment { size_t offset, len; bool special; };
 int MUSTCHECK chat_render(const struct chat_template *t, const json_t *messages, const json_t *tools, bool add_generation_prompt,
 			  struct buf *out, struct chat_segment **ret_segments, int *ret_n, struct errtext *e);
+
+/* What a request may say to its template (chat_template_kwargs). */
+struct chat_options {
+	int enable_thinking; /* Qwen3: 0 = no thoughts; 1 or -1 (not said) = the template's way */
+	const char *date;    /* Llama 3.1 on: "26 Jul 2024"; NULL = the template's, or today where it says so */
+};
+#define CHAT_OPTIONS_NONE {-1, NULL}
+int MUSTCHECK chat_render_with(const struct chat_template *t, const json_t *messages, const json_t *tools, bool add_generation_prompt,
+			       const struct chat_options *o, struct buf *out, struct chat_segment **ret_segments, int *ret_n, struct errtext *e);
+const char *chat_family(const struct chat_template *t); /* "smollm2", "qwen2.5", "llama3.1", ... */

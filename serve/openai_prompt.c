@@ -94,6 +94,8 @@ int openai_encode_chat(const struct openai_model *m, const json_t *body, bool ge
 	struct chat_segment *seg;
 	struct openai_prompt p = {0};
 	struct errtext why = {""};
+	const json_t *kwargs = json_object_get(body, "chat_template_kwargs"), *thinking = json_object_get(kwargs, "enable_thinking");
+	struct chat_options options = {json_is_boolean(thinking) ? json_is_true(thinking) : -1, json_string_value(json_object_get(kwargs, "date_string"))};
 	int n = 0, r;
 
 	if (!m->chat)
@@ -103,7 +105,7 @@ int openai_encode_chat(const struct openai_model *m, const json_t *body, bool ge
 		return openai_fail(e, 400, "tools", "invalid_type", "tools must be a list.");
 	if (json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0)
 		tools = NULL;
-	r = chat_render(m->chat, json_object_get(body, "messages"), tools, generation, &text, &seg, &n, &why);
+	r = chat_render_with(m->chat, json_object_get(body, "messages"), tools, generation, &options, &text, &seg, &n, &why);
 	if (r < 0) {
 		buf_done(&text);
 		return r == -ENOMEM ? out_of_memory(e) : openai_fail(e, 400, "messages", "invalid_value", "%s.", why.text);
