@@ -215,15 +215,14 @@ static int read_merges(const struct parse *p)
 
 static int64_t id_of(const struct parse *p, const char *text)
 {
-	const json_t *a, *id = text ? json_object_get(p->vocab, text) : NULL;
-	size_t i;
+	const json_t *id = text ? json_object_get(p->vocab, text) : NULL;
 
-	if (text)
-		json_array_foreach((json_t *)p->added, i, a) {
-			const char *content = json_string_value(json_object_get(a, "content"));
-			if (content && strcmp(content, text) == 0)
-				id = json_object_get(a, "id");
-		}
+	for (size_t i = 0; text && i < json_array_size(p->added); i++) {
+		const json_t *a = json_array_get(p->added, i);
+		const char *content = json_string_value(json_object_get(a, "content"));
+		if (content && strcmp(content, text) == 0)
+			id = json_object_get(a, "id");
+	}
 	return json_is_integer(id) ? json_integer_value(id) : -1;
 }
 
