@@ -71,6 +71,22 @@ def gguf():
     return head + b"\0" * (-len(head) % 32) + data
 
 
+def hf():
+    """The first byte says which parser: c config.json, g generation_config.json, t tokenizer.json, i the index."""
+    cfg = {"architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 600, "eos_token_id": [2, 0], "bos_token_id": 1, "rms_norm_eps": 1e-5,
+           "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256}}
+    yarn = dict(cfg, model_type="llama", rope_scaling=None, rope_parameters={"rope_type": "yarn", "rope_theta": 1e6, "factor": 4, "mscale_all_dim": 1})
+    level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    tok = {"added_tokens": [{"id": 5, "content": "<|a|>", "special": True}, {"id": 6, "content": "b", "special": False}], "normalizer": None,
+           "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, level]},
+           "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|a|>", "type_id": 0}}, {"Sequence": {"id": "A"}}]},
+           "model": {"type": "BPE", "vocab": {"a": 0, "b": 6, "ab": 2}, "merges": ["a b", ["a", "ab"]]}}
+    index = {"metadata": {}, "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}}
+    for which, value in (("c", cfg), ("c", yarn), ("g", {"eos_token_id": 3}), ("t", tok), ("t", dict(tok, pre_tokenizer=level, post_processor=None)), ("i", index)):
+        yield which.encode() + json.dumps(value).encode()
+
+
 def main():
     cfg = {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
            "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 600, "draft_vocab_size": 100, "rms_norm_eps": 1e-5, "rope_theta": 1e5,
@@ -89,6 +105,7 @@ def main():
             {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}},
             {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4, "mscale": 0.7}, "fc_norm": True, "norm_output": True})],
         "gguf": [gguf()],
+        "hf": list(hf()),
     }
     for name, inputs in seeds.items():
         os.makedirs(os.path.join(sys.argv[1], name), exist_ok=True)

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include "tests/fuzz/fuzz_draft_config.c"
 #include "tests/fuzz/fuzz_gguf.c"
+#include "tests/fuzz/fuzz_hf.c"
 #include "tests/fuzz/fuzz_record.c"
 #include "tests/fuzz/fuzz_round.c"
 #include "tests/fuzz/fuzz_safetensors.c"
@@ -43,11 +44,17 @@ static void test_gguf(void **state)
 	replay("gguf", fuzz_gguf);
 }
 
+static void test_hf(void **state)
+{
+	(void)state;
+	replay("hf", fuzz_hf);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_safetensors),  cmocka_unit_test(test_record), cmocka_unit_test(test_round),
-		cmocka_unit_test(test_draft_config), cmocka_unit_test(test_gguf),
+		cmocka_unit_test(test_draft_config), cmocka_unit_test(test_gguf), cmocka_unit_test(test_hf),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
