@@ -241,6 +241,17 @@ void act_unpin(struct act *a, act_answer *answer, void *arg)
 	act_verb(a, &(struct ro_event){.kind = RO_UNPIN}, answer, arg);
 }
 
+void act_hold(struct act *a, const char *why, act_answer *answer, void *arg)
+{
+	act_verb(a, &(struct ro_event){.kind = RO_HOLD, .text = why}, answer, arg);
+}
+
+void act_release(struct act *a, act_answer *answer, void *arg)
+{
+	a->decay[0] = '\0'; /* whoever releases has looked */
+	act_verb(a, &(struct ro_event){.kind = RO_RELEASE}, answer, arg);
+}
+
 /* ---- carrying out ---- */
 
 static void act_do(struct act *a, const struct ro_action *x)

@@ -37,6 +37,13 @@ void act_promote(struct act *a, uint32_t version, int64_t expected, act_answer *
 void act_rollback(struct act *a, const char *who, act_answer *answer, void *arg);
 void act_pin(struct act *a, uint32_t version, act_answer *answer, void *arg);
 void act_unpin(struct act *a, act_answer *answer, void *arg);
+void act_hold(struct act *a, const char *why, act_answer *answer, void *arg);
+void act_release(struct act *a, act_answer *answer, void *arg);
+/* What the watcher says, once a second: the level of drift, and a sentence when something changed ("" = no).
+ * Tells the learner, and when a fall begins asks it whether the engine does what the weights say (act_drift.c). */
+void act_drift(struct act *a, int level, const char *text);
+int act_drift_level(const struct act *a);
+const char *act_decay(const struct act *a); /* "" = none seen; else what was found */
 /* -EBUSY: another submission is being verified. Otherwise answers once: version, or 0 with e. */
 int MUSTCHECK act_submit(struct act *a, const char *path, void (*answer)(void *arg, uint32_t version, const char *error),
 			 void *arg);

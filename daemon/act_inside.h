@@ -1,4 +1,4 @@
-/* Shared between act.c, act_submit.c and act_learner.c only. */
+/* Shared between act.c and its act_*.c only. */
 #pragma once
 #include <pthread.h>
 #include "daemon/act.h"
@@ -57,6 +57,10 @@ struct act {
 	bool sending;
 	struct act_evaluation eval;
 	struct act_submission sub;
+	int drift;           /* level last told to the learner */
+	bool comparing;      /* a comparison of served and replayed is out */
+	uint64_t compare_us; /* not before */
+	char decay[RO_TEXT];
 };
 
 void act_event(struct act *a, struct ro_event *ev); /* fills time and randomness, applies, carries out */

@@ -319,6 +319,39 @@ static void admin_unpin(void *ctx, struct rpc_call *call, json_t *params)
 		act_unpin(a->act, admin_answered, q);
 }
 
+static void admin_hold(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	json_t *reason = json_object_get(params, "reason");
+	struct admin_request *q;
+
+	if (reason && !json_is_null(reason) && (!json_is_string(reason) || json_string_length(reason) > 120)) {
+		(void)admin_bad(call, "reason: a string of at most 120 bytes");
+		return;
+	}
+	q = admin_begin(a, call, "Hold", params);
+	if (q)
+		act_hold(a->act, json_string_value(reason), admin_answered, q);
+}
+
+static void admin_release(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	struct admin_request *q = admin_begin(a, call, "Release", params);
+
+	if (q)
+		act_release(a->act, admin_answered, q);
+}
+
+static void admin_drift(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+
+	(void)params;
+	rpc_reply(call, json_pack("{s:i, s:s, s:o}", "level", act_drift_level(a->act), "decay", act_decay(a->act), "streams",
+				  a->watch ? watch_streams(a->watch) : json_array()));
+}
+
 static const struct rpc_method admin_methods[] = {
 	{"io.redraft.Daemon.Status", RPC_STATUS, admin_status},
 	{"io.redraft.Daemon.Versions", RPC_STATUS, admin_versions},
@@ -328,6 +361,9 @@ static const struct rpc_method admin_methods[] = {
 	{"io.redraft.Daemon.Rollback", RPC_CONTROL, admin_rollback},
 	{"io.redraft.Daemon.Pin", RPC_CONTROL, admin_pin},
 	{"io.redraft.Daemon.Unpin", RPC_CONTROL, admin_unpin},
+	{"io.redraft.Daemon.Hold", RPC_CONTROL, admin_hold},
+	{"io.redraft.Daemon.Release", RPC_CONTROL, admin_release},
+	{"io.redraft.Daemon.Drift", RPC_STATUS, admin_drift},
 	{NULL, RPC_STATUS, NULL},
 };
 

@@ -18,6 +18,8 @@
 
 struct redraftd_conf {
 	char *store, *run_dir, *serve_socket, *learn_socket, *brokers, *watch_topic, *watch_conf, *listen_metrics;
+	double drift_ignore, drift_alarm;
+	int64_t drift_warm;
 	double interval_s, first_min_al, alpha, clip, margin, max_wait_s, retry_s;
 	int64_t min_requests, gate_k, keep, rejects;
 	int log_level;
@@ -32,6 +34,9 @@ static const struct conf_entry redraftd_entries[] = {
 	{"brokers", CONF_STRING, F(brokers), "", 0, 0, NULL, false, "", "Kafka brokers for the round records; none: accept length is not watched."},
 	{"watch.topic", CONF_STRING, F(watch_topic), "redraft.rounds", 0, 0, NULL, false, "", "Topic of the round records."},
 	{"watch.conf", CONF_STRING, F(watch_conf), "", 0, 0, NULL, false, "", "More librdkafka settings, k=v,k=v."},
+	{"drift.ignore", CONF_REAL, F(drift_ignore), "0.25", 0, 4, NULL, false, "", "Falls of accept length below this many standard deviations between requests are no drift."},
+	{"drift.alarm", CONF_REAL, F(drift_alarm), "30", 1, 1e6, NULL, false, "", "Evidence of a fall, summed in standard deviations, that raises an alarm; 30: no false one in 20 simulated weeks."},
+	{"drift.warm", CONF_INT, F(drift_warm), "200", 10, 1e6, NULL, false, "", "Requests from which the level and spread of a stream are learnt."},
 	{"rollout.interval_s", CONF_REAL, F(interval_s), "3600", 0, 604800, NULL, true, "s", "Promotions at most this often, from the monotonic clock, +-5 %."},
 	{"rollout.first_min_al", CONF_REAL, F(first_min_al), "1.2", 1, 64, NULL, true, "tok", "Accept length from which a first version is accepted."},
 	{"rollout.rejects_to_rebase", CONF_INT, F(rejects), "3", 1, 1000, NULL, true, "", "Rejections running that send the learner back to the live version."},
@@ -65,6 +70,7 @@ struct redraftd {
 	struct admin *admin;
 	struct service *service;
 	struct reload reload;
+	struct loop_timer *drift;
 };
 
 static uint64_t redraftd_us(double s)
@@ -90,10 +96,21 @@ static void redraftd_options(const struct redraftd_conf *c, struct act_options *
 	};
 }
 
+static void redraftd_drift(void *arg)
+{
+	struct redraftd *d = arg;
+	char text[DRIFT_TEXT];
+	int level = watch_drift(d->watch, text);
+
+	act_drift(d->act, level, text);
+	loop_timer_set(d->drift, 1000000);
+}
+
 static int redraftd_start(struct redraftd *d, struct errtext *e)
 {
 	struct act_options o;
-	struct watch_options wo = {.brokers = d->conf.brokers, .topic = d->conf.watch_topic, .conf = d->conf.watch_conf};
+	struct watch_options wo = {.brokers = d->conf.brokers, .topic = d->conf.watch_topic, .conf = d->conf.watch_conf,
+				   .drift = {.ignore = d->conf.drift_ignore, .alarm = d->conf.drift_alarm, .warm = d->conf.drift_warm}};
 	int r = loop_new(&d->loop);
 
 	d->metrics = metrics_new();
@@ -108,6 +125,10 @@ static int redraftd_start(struct redraftd *d, struct errtext *e)
 	if (!r)
 		r = admin_new(d->loop, d->conf.run_dir, d->act, d->watch, &d->admin, e);
 	if (!r)
+		r = loop_timer_new(d->loop, redraftd_drift, d, &d->drift);
+	if (!r)
+		loop_timer_set(d->drift, 1000000);
+	if (!r)
 		r = service_new(&(struct service_options){.loop = d->loop}, &d->service); /* the loop's turning is all there is to watch */
 	return r;
 }
@@ -115,6 +136,7 @@ static int redraftd_start(struct redraftd *d, struct errtext *e)
 /* act first: it answers who waits, through admin. Every one of them takes NULL. */
 static void redraftd_end(struct redraftd *d)
 {
+	loop_timer_free(d->drift);
 	service_free(d->service);
 	act_free(d->act);
 	admin_free(d->admin);

@@ -539,6 +539,8 @@ int rollout_apply(struct rollout *r, const struct ro_event *ev, struct ro_action
 	case RO_ROLLBACK: ro_on_rollback(r, ev, a); break;
 	case RO_PIN: ro_on_pin(r, ev, a); break;
 	case RO_UNPIN: ro_on_unpin(r, ev, a); break;
+	case RO_HOLD: ro_on_hold(r, ev, a); break;
+	case RO_RELEASE: ro_on_release(r, a); break;
 	case RO_TICK:
 	case RO_N_EVENTS: break;
 	}

@@ -75,6 +75,8 @@ enum ro_event_kind {
 	RO_ROLLBACK,  /* text: who */
 	RO_PIN,       /* version, 0 = live */
 	RO_UNPIN,
+	RO_HOLD,      /* text: why */
+	RO_RELEASE,
 	RO_N_EVENTS
 };
 enum ro_result { RO_OK, RO_BAD, RO_MISMATCH, RO_LATER, RO_GENERATION, RO_NOBODY, RO_HUNG };
@@ -112,7 +114,7 @@ struct ro_action {
 	bool all, checked, by_operator;
 	uint64_t generation;
 	const char *verdict;    /* "accepted", ...: static */
-	enum ro_event_kind verb; /* DO_ANSWER: RO_PROMOTE, RO_ROLLBACK, RO_PIN, RO_UNPIN */
+	enum ro_event_kind verb; /* DO_ANSWER: RO_PROMOTE, RO_ROLLBACK, RO_PIN, RO_UNPIN, RO_HOLD, RO_RELEASE */
 	const char *error;      /* DO_ANSWER: NULL = done, else the error's name: static */
 	char text[RO_TEXT];
 };

@@ -20,6 +20,8 @@ void ro_on_promote(struct rollout *r, const struct ro_event *ev, struct ro_actio
 void ro_on_rollback(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_pin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_unpin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+void ro_on_hold(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+void ro_on_release(struct rollout *r, struct ro_actions *a);
 void ro_back_loaded(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_back_activated(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 /* The server was moved by an operator while nobody told us: take it as said. */

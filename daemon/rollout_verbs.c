@@ -1,4 +1,4 @@
-/* What operators say: promote, rollback, pin, unpin, and a rollback said to the
+/* What operators say: promote, rollback, pin, unpin, hold, release, and a rollback said to the
  * server directly while we were away.
  *
  * Rollback is the one that must always work. It asks nothing, waits for nothing and
@@ -147,7 +147,7 @@ void ro_adopt_override(struct rollout *r, const struct ro_event *ev, struct ro_a
 		ro_drop_pending(r, a, "made from a version that was rolled back");
 	}
 	ro_rebase(r, a, "an operator moved the server");
-	ro_say(a, "an operator moved the server to version %u; taken over, promotions held until unpin or promote", ev->version);
+	ro_say(a, "an operator moved the server to version %u; taken over, promotions held until release or promote", ev->version);
 	ro_do(a, RO_DO_SAVE, 0);
 }
 
@@ -180,4 +180,26 @@ void ro_on_unpin(struct rollout *r, const struct ro_event *ev, struct ro_actions
 	r->s.hold = false;
 	ro_do(a, RO_DO_SAVE, 0);
 	ro_answer(a, RO_UNPIN, NULL, "%s", "");
+}
+
+/* Candidates are made and judged all the same. A load that is under way for the gate is let go: its
+ * version stays gated. */
+void ro_on_hold(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	if (r->op.phase == RO_LOADING && r->op.why == RO_WHY_GATE)
+		ro_op_end(r);
+	if (!r->s.hold)
+		ro_say(a, "promotions are held: %.120s", ev->text ? ev->text : "asked by an operator");
+	r->s.hold = true;
+	ro_do(a, RO_DO_SAVE, 0);
+	ro_answer(a, RO_HOLD, NULL, "%s", "");
+}
+
+void ro_on_release(struct rollout *r, struct ro_actions *a)
+{
+	if (r->s.hold)
+		ro_say(a, "promotions are released");
+	r->s.hold = false;
+	ro_do(a, RO_DO_SAVE, 0);
+	ro_answer(a, RO_RELEASE, NULL, "%s", "");
 }

@@ -2,7 +2,7 @@
  * Two views are kept: an exponential mean weighted by rounds (follows a drift within
  * some hundred rounds whatever the traffic) and the exact mean over the last 64
  * requests (what a person expects when they count). A round record that does not
- * decode is counted and skipped; the watcher has no say in rollout in this version.
+ * decode is counted and skipped. Every record also goes into its drift stream (drift.h).
  */
 #include "daemon/base/credential.h"
 #include "daemon/watch.h"
@@ -36,10 +36,12 @@ struct watch_domain {
 };
 
 struct watch {
-	pthread_mutex_t lock; /* guards domains .. stamp */
+	pthread_mutex_t lock; /* guards domains .. said */
 	struct watch_domain domain[WATCH_DOMAINS];
 	int n_domains;
 	uint64_t bad, stamp;
+	struct drift *drift;  /* owned */
+	char said[DRIFT_TEXT]; /* by drift, not yet fetched */
 	rd_kafka_t *rk;       /* owned; NULL = off */
 	char *topic;          /* owned */
 	pthread_t thread;
@@ -113,6 +115,7 @@ void watch_take(struct watch *w, const struct round_record *r)
 		c->ring_accepted[c->at] = (uint32_t)accepted;
 		c->at = (c->at + 1) % WATCH_RECENT;
 	}
+	(void)drift_take(w->drift, r, w->said);
 	pthread_mutex_unlock(&w->lock);
 }
 
@@ -167,6 +170,28 @@ json_t *watch_domains(struct watch *w)
 	return all;
 }
 
+json_t *watch_streams(struct watch *w)
+{
+	json_t *all;
+
+	pthread_mutex_lock(&w->lock);
+	all = drift_streams(w->drift);
+	pthread_mutex_unlock(&w->lock);
+	return all;
+}
+
+int watch_drift(struct watch *w, char ret_text[static DRIFT_TEXT])
+{
+	int level;
+
+	pthread_mutex_lock(&w->lock);
+	level = drift_level(w->drift);
+	memcpy(ret_text, w->said, sizeof w->said);
+	w->said[0] = '\0';
+	pthread_mutex_unlock(&w->lock);
+	return level;
+}
+
 struct watch_series {
 	const char *name, *kind, *help;
 };
@@ -209,6 +234,8 @@ int watch_print(struct watch *w, struct buf *out)
 		r = buf_printf(out, "# HELP redraft_bad_round_records_total Round records that did not decode.\n"
 				    "# TYPE redraft_bad_round_records_total counter\nredraft_bad_round_records_total %llu\n",
 			       (unsigned long long)w->bad);
+	if (!r)
+		r = drift_print(w->drift, out);
 	pthread_mutex_unlock(&w->lock);
 	return r;
 }
@@ -344,7 +371,8 @@ int watch_new(const struct watch_options *o, struct watch **ret, struct errtext 
 	if (!w)
 		return -ENOMEM;
 	pthread_mutex_init(&w->lock, NULL);
-	if (o->brokers && o->brokers[0]) {
+	r = drift_new(o->drift.alarm > 0 ? &o->drift : &drift_defaults, &w->drift);
+	if (!r && o->brokers && o->brokers[0]) {
 		w->topic = strdup(o->topic);
 		r = w->topic ? watch_connect(w, o, e) : -ENOMEM;
 		if (!r && pthread_create(&w->thread, NULL, watch_run, w) != 0)
@@ -371,6 +399,7 @@ struct watch *watch_free(struct watch *w)
 		rd_kafka_destroy(w->rk);
 	}
 	free(w->topic);
+	drift_free(w->drift);
 	pthread_mutex_destroy(&w->lock);
 	free(w);
 	return NULL;

@@ -1,4 +1,4 @@
-/* Accept length as served, by domain and version, from the round records.
+/* Accept length as served, by domain and version, from the round records; and whether it has fallen.
  *
  * A thread reads redraft.rounds from its end by assign(). Broker or topic absent:
  * it looks again and nothing else notices. Bounded: 16 domains (then "other"), the
@@ -7,6 +7,7 @@
 #pragma once
 #include <jansson.h>
 #include "daemon/base/buf.h"
+#include "daemon/drift.h"
 
 struct watch;
 struct round_record;
@@ -15,6 +16,7 @@ struct watch_options {
 	const char *brokers; /* "" = off */
 	const char *topic;
 	const char *conf;    /* "k=v,k=v" for librdkafka, or "" */
+	struct drift_rules drift;
 };
 
 int MUSTCHECK watch_new(const struct watch_options *o, struct watch **ret, struct errtext *e);
@@ -24,4 +26,7 @@ void watch_take(struct watch *w, const struct round_record *r); /* one record; t
  * accept_length: exponential over about 200 rounds; recent: over the last 64 requests; null
  * where nothing was proposed yet. The domain's own are those of its newest version seen. */
 json_t *watch_domains(struct watch *w);
+json_t *watch_streams(struct watch *w); /* drift_streams */
+/* The drift level now; ret_text: the last thing said since this was asked before, "" when nothing was. */
+int watch_drift(struct watch *w, char ret_text[static DRIFT_TEXT]);
 int MUSTCHECK watch_print(struct watch *w, struct buf *out); /* for /metrics */

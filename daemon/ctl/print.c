@@ -144,7 +144,7 @@ void print_status(FILE *out, const json_t *params)
 	fprintf(out, ", generation %lld\n", num(params, "generation"));
 	if (num(params, "pin") || held)
 		fprintf(out, "rollout  %s%s\n", num(params, "pin") ? "live is pinned" : "",
-			held ? (num(params, "pin") ? ", promotions are held" : "promotions are held (unpin or promote releases them)") : "");
+			held ? (num(params, "pin") ? ", promotions are held" : "promotions are held (release or promote ends that)") : "");
 	if (json_is_true(json_object_get(serve, "up")))
 		fprintf(out, "server   up, %s, live %lld, %lld running, %lld waiting\n", str(serve, "model"), num(serve, "live"),
 			num(serve, "running"), num(serve, "waiting"));
@@ -245,4 +245,42 @@ void print_pin(FILE *out, const json_t *params)
 		fprintf(out, "version %lld is pinned\n", num(params, "pin"));
 	else
 		fputs("nothing is pinned\n", out);
+}
+
+void print_done(FILE *out, const json_t *params)
+{
+	fprintf(out, "done, generation %lld\n", num(params, "generation"));
+}
+
+void print_drift(FILE *out, const json_t *params)
+{
+	static const char *const levels[] = {"no drift", "drift in one stream", "drift in several streams", "drift in most of the traffic"};
+	const json_t *list = json_object_get(params, "streams");
+	long long level = num(params, "level");
+	struct table t;
+
+	fprintf(out, "%s\n", levels[level < 0 || level > 3 ? 3 : level]);
+	if (str(params, "decay")[0] && strcmp(str(params, "decay"), "-"))
+		fprintf(out, "%s\n", str(params, "decay"));
+	if (!json_array_size(list) || table_init(&t, 9, "lrrrrrrrl") < 0)
+		return;
+	static const char *const head[] = {"DOMAIN", "CONTEXT", "VERSION", "REQUESTS", "MEAN", "RECENT", "P50", "P95", "ALARM"};
+	for (int i = 0; i < 9; i++)
+		table_set(&t, i, "%s", head[i]);
+	table_next(&t);
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *s = json_array_get(list, i);
+
+		table_set(&t, 0, "%s", str(s, "domain"));
+		table_set(&t, 1, "<=%lld", 128ll << (num(s, "context") + 1));
+		table_set(&t, 2, "%lld", num(s, "version"));
+		table_set(&t, 3, "%lld", num(s, "requests"));
+		table_set(&t, 4, "%s", al(s, "mean"));
+		table_set(&t, 5, "%s", al(s, "recent"));
+		table_set(&t, 6, "%s", al(s, "p50"));
+		table_set(&t, 7, "%s", al(s, "p95"));
+		table_set(&t, 8, "%s", json_is_true(json_object_get(s, "alarm")) ? "fallen" : "");
+		table_next(&t);
+	}
+	table_print(&t, out);
 }

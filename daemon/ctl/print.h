@@ -8,3 +8,5 @@ void print_versions(FILE *out, const json_t *params);
 void print_show(FILE *out, const json_t *params);
 void print_moved(FILE *out, const json_t *params); /* promote, rollback */
 void print_pin(FILE *out, const json_t *params);
+void print_done(FILE *out, const json_t *params);
+void print_drift(FILE *out, const json_t *params);

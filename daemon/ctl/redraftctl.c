@@ -44,6 +44,9 @@ static const struct conf_program ctl_program = {
 	"  redraftctl rollback      back to the previous version; again: to the next older, then to no draft\n"
 	"  redraftctl pin [N]       live stays what it is\n"
 	"  redraftctl unpin         and may change again\n"
+	"  redraftctl hold          judge candidates, promote none\n"
+	"  redraftctl release       promote again\n"
+	"  redraftctl drift         has accept length fallen: the traffic or the engine?\n"
 	"  redraftctl config        check FILE --for serve|learn|redraftd: is this configuration good?\n\n"
 	"Exit status: 0 done, 1 refused or failed, 2 usage, 3 nobody answers.",
 	.entries = ctl_entries,
@@ -65,6 +68,9 @@ static const struct ctl_verb ctl_verbs[] = {
 	{"rollback", "io.redraft.Daemon.Rollback", false, 0, 0, print_moved},
 	{"pin", "io.redraft.Daemon.Pin", false, 0, 1, print_pin},
 	{"unpin", "io.redraft.Daemon.Unpin", false, 0, 0, print_pin},
+	{"hold", "io.redraft.Daemon.Hold", false, 0, 0, print_done},
+	{"release", "io.redraft.Daemon.Release", false, 0, 0, print_done},
+	{"drift", "io.redraft.Daemon.Drift", true, 0, 0, print_drift},
 };
 enum { CTL_N_VERBS = sizeof ctl_verbs / sizeof *ctl_verbs };
 

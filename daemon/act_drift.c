@@ -1,0 +1,93 @@
+/* A fall of accept length: is it the traffic or the engine?
+ *
+ * Traffic that has changed is the learner's to follow: it is told the level and learns harder. But
+ * the same curve appears when the engine no longer does what the weights say (a stale
+ * page of draft KV, another draft than named, features of the wrong boundary), and learning from such
+ * traces would make it worse. So when a fall begins, and once an hour besides, the learner replays the
+ * live version over the very rounds that were served: same version, same requests, same starts. What was
+ * served and what the weights say must agree; where they surely do not, it is decay: promotions are
+ * held, training pauses, and somebody is told. Nothing is rolled back for it: the previous version
+ * would be served by the same engine.
+ */
+#include <math.h>
+#include <string.h>
+#include "daemon/act_inside.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/base/metrics.h"
+#include "daemon/base/rpc.h"
+
+enum { COMPARE_MS = 600000, COMPARE_REQUESTS = 64, COMPARE_LEAST = 16 };
+static const uint64_t compare_every_us = 3600ull * 1000000, compare_again_us = 60ull * 1000000;
+static const double gap_least = 0.02, sure = 4; /* share of the accept length; standard errors */
+
+static void act_found_decay(struct act *a, double served, double replayed, int requests)
+{
+	snprintf(a->decay, sizeof a->decay, "decay, not drift: version %u was served at accept length %.3f, its weights say %.3f (%d requests)",
+		 a->r.s.live, served, replayed, requests);
+	log_error("%s; training paused, promotions held until release", a->decay);
+	memcpy(a->last_event, a->decay, sizeof a->last_event);
+	act_tell(a, "io.redraft.Learn.PauseTraining", json_object());
+	act_event(a, &(struct ro_event){.kind = RO_HOLD, .text = "the engine does not do what the weights say"});
+}
+
+static void act_compared(void *arg, int r, json_t *params, const char *error)
+{
+	struct act *a = arg;
+	double served, replayed, se;
+	int requests;
+
+	a->comparing = false;
+	if (r != 0) { /* nobody there, or too few rounds yet */
+		a->compare_us = clock_us() + compare_again_us;
+		log_debug("served against replayed: %s", error ? error : "no answer");
+		return;
+	}
+	if (json_unpack(params, "{s:i, s:F, s:F, s:F}", "requests", &requests, "served_al", &served, "replayed_al", &replayed, "gap_se", &se) != 0 ||
+	    !isfinite(served) || !isfinite(replayed) || !isfinite(se)) {
+		log_warn("served against replayed: the learner's answer is no use");
+		return;
+	}
+	metric_set(metrics_gauge(a->metrics, "redraft_served_replayed_gap", NULL, "Replayed minus served accept length of the live version on the same rounds."),
+		   replayed - served);
+	log_info("served against replayed: version %lld, %.3f against %.3f on %d requests (standard error %.4f)",
+		 (long long)json_integer_value(json_object_get(params, "version")), served, replayed, requests, se);
+	if (requests >= COMPARE_LEAST && fabs(replayed - served) > gap_least * replayed && fabs(replayed - served) > sure * se && !a->decay[0])
+		act_found_decay(a, served, replayed, requests);
+}
+
+static void act_compare(struct act *a)
+{
+	json_t *p;
+
+	if (a->comparing || !a->r.learn_up || !a->r.s.live || a->r.op.phase != RO_IDLE)
+		return;
+	p = json_pack("{s:I, s:i}", "version", (json_int_t)a->r.s.live, "requests", COMPARE_REQUESTS);
+	a->compare_us = clock_us() + compare_every_us;
+	a->comparing = rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.CompareServed", p, COMPARE_MS, act_compared, a) == 0;
+}
+
+void act_drift(struct act *a, int level, const char *text)
+{
+	if (text[0]) {
+		log_warn("%s", text);
+		snprintf(a->last_event, sizeof a->last_event, "%s", text);
+	}
+	metric_set(metrics_gauge(a->metrics, "redraft_decay", NULL, "1 while the engine was found not to do what the weights say."), a->decay[0] != 0);
+	if (level > a->drift || clock_us() >= a->compare_us)
+		act_compare(a);
+	if (level == a->drift)
+		return;
+	a->drift = level;
+	act_tell(a, "io.redraft.Learn.SetDrift", json_pack("{s:i}", "level", level));
+}
+
+int act_drift_level(const struct act *a)
+{
+	return a->drift;
+}
+
+const char *act_decay(const struct act *a)
+{
+	return a->decay;
+}

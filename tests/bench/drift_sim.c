@@ -1,0 +1,155 @@
+/* How often does each detector cry wolf, and how soon does it see a fall?
+ *
+ *   drift_sim [weeks] [seed]     (20 weeks, seed 1)
+ *
+ * Quiet traffic: twelve streams share one request a second. A request's accept length is 1 + a mean over
+ * 5 to 40 rounds of a chain of up to five, each position accepted with a probability that the request draws
+ * from a Beta distribution: requests differ more than chance within one does, as real ones do. Falls: the same, with the mean
+ * acceptance lower from request 2,000 on. The table is what daemon/README.md shows; nothing here is timed.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/drift.h"
+#include "schemas/round.h"
+
+static uint64_t rng;
+
+static double uniform(void)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	rng ^= rng << 17;
+	return (double)(rng >> 11) / 9007199254740992.0;
+}
+
+static double normal(void)
+{
+	return sqrt(-2 * log(uniform() + 1e-300)) * cos(6.283185307179586 * uniform());
+}
+
+/* Beta(a, b) near mean with a + b = 12, by a normal approximation clipped to (0.01, 0.99): enough for a spread between requests. */
+static double acceptance(double mean)
+{
+	double p = mean + sqrt(mean * (1 - mean) / 13) * normal();
+
+	return p < 0.01 ? 0.01 : p > 0.99 ? 0.99 : p;
+}
+
+static void request(struct round_record *r, double mean)
+{
+	double p = acceptance(mean);
+	int rounds = 5 + (int)(uniform() * 36);
+
+	memset(r->proposed, 0, sizeof r->proposed);
+	memset(r->accepted, 0, sizeof r->accepted);
+	r->k = 5;
+	r->rounds = (uint32_t)rounds;
+	for (int i = 0; i < rounds; i++) {
+		bool on = true;
+		for (int j = 0; j < 5; j++) {
+			r->proposed[j]++;
+			on = on && uniform() < p;
+			r->accepted[j] += on;
+		}
+	}
+}
+
+struct others { struct adwin a; struct page_hinkley p; struct kswin k; };
+
+static void others_init(struct others *o)
+{
+	adwin_init(&o->a);
+	page_hinkley_init(&o->p);
+	kswin_init(&o->k, NULL, NULL);
+}
+
+static void quiet(int weeks)
+{
+	struct drift *d = NULL;
+	struct others *o = calloc(12, sizeof *o);
+	long alarms[4] = {0}, looks = (long)weeks * 7 * 86400;
+	char text[DRIFT_TEXT];
+
+	if (!o || drift_new(&drift_defaults, &d))
+		exit(1);
+	for (int i = 0; i < 12; i++)
+		others_init(&o[i]);
+	for (long i = 0; i < looks; i++) {
+		int s = (int)(i % 12);
+		struct round_record r = {.version = 1, .context_bucket = s % 4};
+
+		(void)snprintf(r.domain, sizeof r.domain, "d%d", s / 4);
+		request(&r, 0.30 + 0.03 * (s % 5));
+		alarms[0] += drift_take(d, &r, text) == 1;
+		double al = round_accept_length(&r);
+		alarms[1] += adwin_take(&o[s].a, al / 6) == 1;
+		alarms[2] += page_hinkley_take(&o[s].p, -al) == 1;
+		alarms[3] += kswin_take(&o[s].k, al) == 1;
+	}
+	printf("false alarms a week, 12 streams, one request a second, %d weeks: fall detector %.3f, ADWIN %.3f, Page-Hinkley(0.005, 50) %.3f, KSWIN(1e-4) %.1f\n", weeks,
+	       (double)alarms[0] / weeks, (double)alarms[1] / weeks, (double)alarms[2] / weeks, (double)alarms[3] / weeks);
+	drift_free(d);
+	free(o);
+}
+
+static int delay_of(double mean, double fallen, int which)
+{
+	struct drift *d = NULL;
+	struct others *o = calloc(1, sizeof *o);
+	char text[DRIFT_TEXT];
+	int at = -1;
+
+	if (!o || drift_new(&drift_defaults, &d))
+		exit(1);
+	others_init(o);
+	for (int i = 0; i < 12000 && at < 0; i++) {
+		struct round_record r = {.version = 1, .domain = "x"};
+
+		request(&r, i < 2000 ? mean : fallen);
+		double al = round_accept_length(&r);
+		int hit = which == 0 ? drift_take(d, &r, text) : which == 1 ? adwin_take(&o->a, al / 6) : which == 2 ? page_hinkley_take(&o->p, -al) : kswin_take(&o->k, al);
+		if (hit == 1 && i >= 2000)
+			at = i - 2000;
+	}
+	drift_free(d);
+	free(o);
+	return at;
+}
+
+static int compare(const void *a, const void *b)
+{
+	return *(const int *)a - *(const int *)b;
+}
+
+int main(int argc, char **argv)
+{
+	static const double falls[] = {0.36, 0.34, 0.31, 0.27, 0.20, 0.10};
+	static const char *const who[] = {"fall detector", "ADWIN", "Page-Hinkley", "KSWIN"};
+	int weeks = argc > 1 ? atoi(argv[1]) : 20, runs = 41;
+
+	rng = 0x9e3779b97f4a7c15u * (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
+	quiet(weeks);
+	printf("requests of a stream until a fall is found (median of %d runs; - = not within 10,000)\n%-14s", runs, "acceptance");
+	for (size_t f = 0; f < sizeof falls / sizeof *falls; f++)
+		printf("  0.38->%.2f", falls[f]);
+	printf("\n");
+	for (int w = 0; w < 4; w++) {
+		printf("%-14s", who[w]);
+		for (size_t f = 0; f < sizeof falls / sizeof *falls; f++) {
+			int v[41];
+			for (int i = 0; i < runs; i++) {
+				v[i] = delay_of(0.38, falls[f], w);
+				v[i] = v[i] < 0 ? 99999 : v[i];
+			}
+			qsort(v, (size_t)runs, sizeof *v, compare);
+			if (v[runs / 2] == 99999)
+				printf("  %10s", "-");
+			else
+				printf("  %10d", v[runs / 2]);
+		}
+		printf("\n");
+	}
+	return 0;
+}
