@@ -23,8 +23,9 @@ struct stream {
 	int64_t n;
 	double mean, m2;    /* Welford */
 	double evidence;    /* Page-Hinkley's sum, in standard deviations */
+	int64_t climb;      /* requests since it was 0 */
 	double before;      /* mean when the alarm was raised */
-	double low;         /* recent mean then */
+	double low;         /* mean of the requests that raised it */
 	float recent[DRIFT_RECENT];
 	int64_t n_recent;
 	double proposed_at[FLAT_POSITIONS], accepted_at[FLAT_POSITIONS]; /* decaying */
@@ -99,14 +100,21 @@ static double spread(const struct stream *s)
 	return sd > spread_min ? sd : spread_min;
 }
 
-static double recent_mean(const struct stream *s)
+/* Of the last `most` requests. */
+static double mean_of_last(const struct stream *s, int64_t most)
 {
 	int64_t n = s->n_recent < DRIFT_RECENT ? s->n_recent : DRIFT_RECENT;
 	double sum = 0;
 
-	for (int64_t i = 0; i < n; i++)
-		sum += (double)s->recent[i];
+	n = n < most ? n : most;
+	for (int64_t i = 1; i <= n; i++)
+		sum += (double)s->recent[(s->n_recent - i) % DRIFT_RECENT];
 	return n ? sum / (double)n : NAN;
+}
+
+static double recent_mean(const struct stream *s)
+{
+	return mean_of_last(s, DRIFT_RECENT);
 }
 
 static void count_positions(struct stream *s, const struct round_record *r)
@@ -143,11 +151,12 @@ static int judge(const struct drift *d, struct stream *s, double al, char *ret_t
 
 		below = below > outlier ? outlier : below < -outlier ? -outlier : below;
 		s->evidence = fmax(0, s->evidence + below - d->rules.ignore);
+		s->climb = s->evidence > 0 ? s->climb + 1 : 0;
 	}
 	if (s->evidence >= d->rules.alarm) {
 		s->alarm = true;
 		s->before = s->mean;
-		s->low = recent_mean(s);
+		s->low = mean_of_last(s, s->climb);
 		s->n_recent = 0; /* only what comes from now on can show a recovery */
 		return say(s, 1, ret_text);
 	}

@@ -73,6 +73,13 @@ static void on_evaluate(void *ctx, struct rpc_call *call, json_t *params)
 		post(ctx, call, (struct command){.kind = CMD_EVALUATE, .version = (uint32_t)candidate, .live = (uint32_t)live, .k = (int)k});
 }
 
+static void on_compare(void *ctx, struct rpc_call *call, json_t *params)
+{
+	json_int_t version = 0, requests = 64;
+	if (number(call, params, "version", 1, UINT32_MAX, true, &version) && number(call, params, "requests", 1, 4096, false, &requests))
+		post(ctx, call, (struct command){.kind = CMD_COMPARE, .version = (uint32_t)version, .k = (int)requests});
+}
+
 static void on_verdict(void *ctx, struct rpc_call *call, json_t *params)
 {
 	struct command c = {.kind = CMD_VERDICT};
@@ -127,6 +134,7 @@ static void on_publish(void *ctx, struct rpc_call *call, json_t *params)
 static const struct rpc_method methods[] = {
 	{"io.redraft.Learn.Status", RPC_STATUS, on_status},
 	{"io.redraft.Learn.Evaluate", RPC_CONTROL, on_evaluate},
+	{"io.redraft.Learn.CompareServed", RPC_CONTROL, on_compare},
 	{"io.redraft.Learn.Verdict", RPC_CONTROL, on_verdict},
 	{"io.redraft.Learn.Rebase", RPC_CONTROL, on_rebase},
 	{"io.redraft.Learn.SetDrift", RPC_CONTROL, on_drift},

@@ -52,7 +52,8 @@ struct joined {
 	int n_gen, n_hid;
 	int n_rounds;        /* recorded rounds, local rows of the run */
 	uint32_t *round_start;
-	uint8_t *round_len;
+	uint8_t *round_len, *round_accepted;
+	uint32_t *round_version; /* 0 where a replay does not apply: the KV was another version's in part, or the proposals branched */
 };
 int MUSTCHECK joined_load(struct pool *p, const struct run *r, uint32_t vocab, struct joined *ret); /* -EIO: damaged */
 void joined_done(struct joined *j); /* safe on a zeroed struct */

@@ -17,6 +17,8 @@ void joined_done(struct joined *j)
 	free(j->hidden);
 	free(j->round_start);
 	free(j->round_len);
+	free(j->round_accepted);
+	free(j->round_version);
 	memset(j, 0, sizeof *j);
 }
 
@@ -45,7 +47,20 @@ static int reserve(struct joined *j, const struct trace_record *v, int n)
 	j->hidden = malloc((hid * (size_t)j->H + 1) * sizeof *j->hidden);
 	j->round_start = malloc((rounds + 1) * sizeof *j->round_start);
 	j->round_len = malloc(rounds + 1);
-	return j->ids && j->pos && j->mask && j->features && j->gen_row && j->topk_ids && j->topk_lp && j->hid_row && j->hidden && j->round_start && j->round_len ? 0 : -ENOMEM;
+	j->round_accepted = malloc(rounds + 1);
+	j->round_version = malloc((rounds + 1) * sizeof *j->round_version);
+	return j->ids && j->pos && j->mask && j->features && j->gen_row && j->topk_ids && j->topk_lp && j->hid_row && j->hidden && j->round_start && j->round_len && j->round_accepted &&
+			       j->round_version
+		       ? 0 : -ENOMEM;
+}
+
+/* Each proposal but the first hangs from the one before it. */
+static bool is_chain(const struct trace_record *r, int s)
+{
+	for (int i = 0; r->draft_parent && i < r->round_len[s]; i++)
+		if (r->draft_parent[(size_t)s * (size_t)r->k + (size_t)i] != (uint8_t)(i - 1))
+			return false;
+	return true;
 }
 
 static void append(struct joined *j, const struct trace_record *r)
@@ -72,7 +87,9 @@ static void append(struct joined *j, const struct trace_record *r)
 		if (!record_round_is_chain(r, s))
 			continue;
 		j->round_start[j->n_rounds] = (uint32_t)at + r->round_start[s];
-		j->round_len[j->n_rounds++] = r->round_len[s];
+		j->round_len[j->n_rounds] = r->round_len[s];
+		j->round_accepted[j->n_rounds] = r->accepted[s];
+		j->round_version[j->n_rounds++] = r->round_flags[s] & 1 || !is_chain(r, s) ? 0 : r->round_version[s];
 	}
 	j->n_gen = gen;
 	j->n_hid = hid;

@@ -72,7 +72,7 @@ static struct run *choose(struct learner *l, int *ret_row0)
 		n += keep_replayable(l, r);
 	}
 	double u = (double)(draw(l->o.seed, l->step, 0) >> 11) * 0x1p-53;
-	if (queued && !(n && u < l->o.replay_share))
+	if (queued && !(n && u < l->o.replay_share / (1 << (l->drift < 3 ? l->drift : 3))))
 		return queued;
 	return n ? replay(l) : NULL;
 }

@@ -21,6 +21,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/base/rpc.h"
 #include "learn/evaluate.h"
+#include "learn/served.h"
 #include "learn/worker_priv.h"
 
 enum { QUEUE_MAX = 64, TAKE_MAX = 64, IDLE_MS = 50, BEGIN_US = 2000000, STATUS_US = 250000 };
@@ -129,6 +130,22 @@ static int do_evaluate(struct worker *w, const struct command *c, struct errtext
 	return 0;
 }
 
+static int do_compare(struct worker *w, const struct command *c, struct errtext *e)
+{
+	json_t *reply = NULL;
+	struct errtext why = {""};
+	int r = served_compare(w->l, c->version, c->k, &reply, &why);
+	if (r == SERVED_E_NOT_ENOUGH)
+		worker_answer(w, c, NULL, "io.redraft.NotEnough", "no round that this version served is in the pool");
+	else if (r == -EINVAL || r == -ENOENT)
+		worker_answer(w, c, NULL, "io.redraft.BadVersion", *why.text ? why.text : strerror(-r));
+	else if (r)
+		return errtext_set(e, r, "compare: %s", *why.text ? why.text : strerror(-r));
+	else
+		worker_answer(w, c, reply, NULL, NULL);
+	return 0;
+}
+
 static int do_rebase(struct worker *w, const struct command *c, struct errtext *e)
 {
 	struct errtext why = {""};
@@ -150,6 +167,8 @@ static int obey(struct worker *w, const struct command *c, struct errtext *e)
 	switch (c->kind) {
 	case CMD_EVALUATE:
 		return do_evaluate(w, c, e);
+	case CMD_COMPARE:
+		return do_compare(w, c, e);
 	case CMD_REBASE:
 		return do_rebase(w, c, e);
 	case CMD_PUBLISH:

@@ -33,6 +33,12 @@ static void answer_waiter(struct worker *w, json_t *reply, const char *error, co
 	w->has_waiter = false;
 }
 
+/* While accept length is fallen, candidates are made sooner: a half, a quarter, an eighth of the interval by level. */
+static uint64_t publish_after(const struct worker *w)
+{
+	return w->o.pace.publish_us >> (w->l->drift < 3 ? w->l->drift : 3);
+}
+
 /* ---- on the loop's thread ---- */
 
 static void submit_done(void *arg, int r, json_t *params, const char *error)
@@ -189,12 +195,12 @@ int worker_due(struct worker *w, struct errtext *e)
 	bool way = true;
 	if (*l->pending.name && !l->pending.version)
 		r = submit(w, e);
-	if (!r && l->t && !l->paused && now - w->published_at >= w->o.pace.publish_us && l->step - l->published_step >= w->o.pace.publish_min_steps) {
+	if (!r && l->t && !l->paused && now - w->published_at >= publish_after(w) && l->step - l->published_step >= w->o.pace.publish_min_steps) {
 		r = make_way(w, &way, e);
 		if (!r && way)
 			r = publish(w, e);
 		else
-			w->published_at = now - w->o.pace.publish_us + (w->o.pace.publish_us < 10000000 ? w->o.pace.publish_us : 10000000); /* looked at again soon */
+			w->published_at = now - publish_after(w) + (publish_after(w) < 10000000 ? publish_after(w) : 10000000); /* looked at again soon */
 	}
 	if (!r && now - w->checkpointed_at >= w->o.pace.checkpoint_us && l->step != w->checkpointed_step) {
 		r = learner_checkpoint(l, e);

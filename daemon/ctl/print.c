@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TABLE_COLUMNS = 8, TABLE_ROWS = 2000, CELL = 128 };
+enum { TABLE_COLUMNS = 10, TABLE_ROWS = 2000, CELL = 128 };
 
 struct table {
 	int n_columns, n_rows;

@@ -71,6 +71,7 @@ def test_the_loop_turns_and_rolls_back(stack, kafka):
         rc, out, err = stack.ctl("promote", max(versions(stack)))
         assert rc == 0, (out, err)
     stack.wait("a later version serves", 10, lambda: live(stack) > first)
+    check_served_equals_replayed(stack, first)
     before = live(stack)
     rc, out, err = stack.ctl("rollback")
     assert rc == 0, (out, err)
@@ -97,6 +98,13 @@ def test_the_loop_turns_and_rolls_back(stack, kafka):
     learn = stack.status("learn")
     assert learn["step"] > 0 and learn["trained_tokens"] > 0
     check_store(stack)
+
+
+def check_served_equals_replayed(stack, version):
+    """The engine does what the weights say: the rounds that were served, replayed by the learner, have as many accepted."""
+    x = stack.call("learn", "CompareServed", version=version, requests=40)
+    assert x["requests"] >= 2 and x["rounds"] >= 20, x
+    assert abs(x["served_al"] - x["replayed_al"]) <= 0.02, x
 
 
 def versions(stack):
@@ -131,6 +139,18 @@ def test_ctl_speaks_json_and_prose(stack, kafka):
     assert stack.ctl("show", "999")[0] == 1
     assert stack.ctl("pin")[0] == 0 and stack.ctl_json("status")["pin"] == status["live"]
     assert stack.ctl("unpin")[0] == 0 and stack.ctl_json("status")["pin"] == 0
+
+
+def test_hold_release_and_drift(stack, kafka):
+    start(stack, kafka, 29)
+    for verb, held in (("hold", True), ("release", False)):
+        rc, out, err = stack.ctl(verb)
+        assert rc == 0 and "done" in out, (out, err)
+        assert stack.call("daemon", "Status")["hold"] is held
+    rc, out, err = stack.ctl("drift")
+    assert rc == 0 and "no drift" in out, (out, err)
+    rc, out, err = stack.ctl("--json", "drift")
+    assert json.loads(out)["level"] == 0 and json.loads(out)["decay"] == ""
 
 
 def test_rollback_without_the_daemon(stack, kafka):

@@ -622,6 +622,34 @@ static void pin_holds_and_unpin_frees(void **state)
 	rollout_done(&r);
 }
 
+static void hold_keeps_and_release_promotes(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	now += 1000;
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	assert_int_equal(r.op.phase, RO_LOADING);
+	EV(&r, .kind = RO_HOLD, .text = "the engine is not to be trusted");
+	assert_null(find(RO_DO_ANSWER)->error);
+	assert_true(r.s.hold);
+	assert_int_equal(r.op.phase, RO_IDLE); /* let go; the version stays gated */
+	assert_int_equal(rollout_find(&r, 2)->state, VS_GATED);
+	now += 1000000000;
+	EV(&r, .kind = RO_TICK);
+	assert_null(find(RO_DO_LOAD));
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 1); /* judged all the same */
+	assert_non_null(find(RO_DO_EVALUATE));
+	EV(&r, .kind = RO_RELEASE);
+	assert_false(r.s.hold);
+	assert_int_equal(find(RO_DO_LOAD)->version, 2);
+	rollout_done(&r);
+}
+
 static void promote_is_checked(void **state)
 {
 	struct rollout r;
@@ -751,7 +779,7 @@ int main(void)
 		cmocka_unit_test(wrong_weights_are_rejected), cmocka_unit_test(rollback_goes_down),
 		cmocka_unit_test(rollback_cancels_a_load), cmocka_unit_test(a_stale_activation_is_no_answer), cmocka_unit_test(rollback_cancels_an_operator),
 		cmocka_unit_test(rollback_finds_a_way), cmocka_unit_test(rollback_without_server),
-		cmocka_unit_test(pin_holds_and_unpin_frees), cmocka_unit_test(promote_is_checked),
+		cmocka_unit_test(pin_holds_and_unpin_frees), cmocka_unit_test(hold_keeps_and_release_promotes), cmocka_unit_test(promote_is_checked),
 		cmocka_unit_test(an_override_is_adopted), cmocka_unit_test(our_own_switch_is_recognised),
 		cmocka_unit_test(lost_server_is_brought_back), cmocka_unit_test(newer_candidate_wins),
 		cmocka_unit_test(learner_that_missed_it_is_told), cmocka_unit_test(every_short_sequence),

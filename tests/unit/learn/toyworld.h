@@ -72,6 +72,8 @@ struct tw_record {
 	uint32_t run;
 	bool last;
 	uint64_t seq, seed; /* seed of the request's text: token i is a function of (seed, i) */
+	uint32_t round_version; /* one round of two proposals at the last prompt row, by this version; 0 = none */
+	uint8_t round_accepted, round_flags;
 };
 
 static inline uint32_t tw_token(uint64_t seed, int i)
@@ -113,6 +115,18 @@ static inline void tw_encode(const struct tw_record *q, struct buf *out)
 	r.meta.seq = q->seq;
 	r.meta.run = q->run;
 	r.meta.last = q->last;
+	uint32_t start = (uint32_t)(q->n_prompt - 1 - q->at), drafts[2] = {1, 2};
+	uint8_t len = 2;
+	if (q->round_version) {
+		r.S = 1;
+		r.k = 2;
+		r.round_start = &start;
+		r.round_len = &len;
+		r.accepted = &q->round_accepted;
+		r.round_version = &q->round_version;
+		r.round_flags = &q->round_flags;
+		r.draft_ids = drafts;
+	}
 	r.token_ids = ids;
 	r.positions = pos;
 	r.next_token = tw_token(q->seed, q->at + q->T);
