@@ -288,6 +288,29 @@ static void plain_way(void **state)
 	rollout_done(&r);
 }
 
+/* A reload: what is already waiting for its interval waits by the new one, counted from the same moment. */
+static void other_rules_from_now_on(void **state)
+{
+	struct rollout_rules other = {.interval_us = 30, .max_wait_us = 5, .retry_us = 1, .rejects_to_rebase = 9};
+	struct rollout r;
+	uint64_t due;
+
+	(void)state;
+	start(&r);
+	rollout_set_rules(&r, &other);
+	assert_int_equal(r.next_promotion_us, 0); /* nothing has gone live: nothing waits */
+	assert_int_equal(r.rules.rejects_to_rebase, 9);
+	rollout_set_rules(&r, &rules);
+	up(&r);
+	go_live(&r, 1);
+	due = r.next_promotion_us;
+	rollout_set_rules(&r, &other);
+	assert_int_equal(r.next_promotion_us, due - 70);
+	rollout_set_rules(&r, &rules);
+	assert_int_equal(r.next_promotion_us, due);
+	rollout_done(&r);
+}
+
 static void the_interval_holds(void **state)
 {
 	struct rollout r;
@@ -773,7 +796,7 @@ static void learner_that_missed_it_is_told(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(plain_way), cmocka_unit_test(the_interval_holds), cmocka_unit_test(undecided_then_superseded),
+		cmocka_unit_test(plain_way), cmocka_unit_test(other_rules_from_now_on), cmocka_unit_test(the_interval_holds), cmocka_unit_test(undecided_then_superseded),
 		cmocka_unit_test(undecided_on_all_there_is), cmocka_unit_test(a_child_of_what_was_rolled_back),
 		cmocka_unit_test(three_rejections_rebase), cmocka_unit_test(live_changed_meanwhile),
 		cmocka_unit_test(wrong_weights_are_rejected), cmocka_unit_test(rollback_goes_down),
