@@ -191,7 +191,7 @@ static int get_echo(const json_t *body, struct openai_request *q, struct openai_
 }
 
 /* tools and tool_choice: what is rendered into the prompt, and how the answer must begin. */
-static int get_tools(const json_t *body, struct openai_request *q, struct openai_error *e)
+static int get_tools(const struct openai_model *m, const json_t *body, struct openai_request *q, struct openai_error *e)
 {
 	const json_t *tools = field_get(body, "tools"), *choice = field_get(body, "tool_choice");
 	const char *word = json_string_value(choice);
@@ -212,7 +212,7 @@ static int get_tools(const json_t *body, struct openai_request *q, struct openai
 		return 0;
 	if (json_array_size(tools) == 0)
 		return openai_fail(e, 400, "tool_choice", "invalid_value", "tool_choice asks for a call, but there are no tools.");
-	q->forced = toolcall_beginning(json_array_size(tools) == 1 ? json_array_get(tools, 0) : forced);
+	q->forced = toolcall_beginning(json_array_size(tools) == 1 ? json_array_get(tools, 0) : forced, m->chat ? chat_family(m->chat) : "");
 	return q->forced ? 0 : field_no_memory(e);
 }
 
@@ -320,7 +320,7 @@ static int get_chat(const struct openai_model *m, const json_t *body, struct ope
 	if (r < 0)
 		return r;
 	q->n_prompts = 1;
-	r = get_tools(body, q, e);
+	r = get_tools(m, body, q, e);
 	if (r == 0 && q->forced)
 		r = openai_append_text(m, q->forced, &q->prompts[0], e);
 	if (r < 0)

@@ -65,15 +65,25 @@ static void first_member(const json_t *function, char *out, size_t size)
 		(void)snprintf(out, size, "\"%s\": %s", name, type && strcmp(type, "string") == 0 && !json_object_get(schema, "enum") ? "\"" : "");
 }
 
-char *toolcall_beginning(const json_t *tool)
+struct form { const char *family, *before, *arguments; }; /* family: how its name begins */
+static const struct form forms[] = {
+	{"qwen", "<tool_call>\n{\"name\": \"", "\", \"arguments\": "},
+	{"llama", "{\"name\": \"", "\", \"parameters\": "},
+	{"", "<tool_call>[{\"name\": \"", "\", \"arguments\": "},
+};
+
+char *toolcall_beginning(const json_t *tool, const char *family)
 {
+	const struct form *m = forms;
 	const json_t *f = json_object_get(tool, "function");
 	char member[MAX_NAME + 8], *s = NULL;
 	int n;
 
 	first_member(f, member, sizeof member);
-	n = f ? asprintf(&s, "%s[{\"name\": \"%s\", \"arguments\": {%s", TOOLCALL_OPEN, json_string_value(json_object_get(f, "name")), member)
-	      : asprintf(&s, "%s[{\"name\": \"", TOOLCALL_OPEN);
+	while (strncmp(m->family, family, strlen(m->family)) != 0)
+		m++;
+	n = f ? asprintf(&s, "%s%s%s{%s", m->before, json_string_value(json_object_get(f, "name")), m->arguments, member)
+	      : asprintf(&s, "%s", m->before);
 	return n < 0 ? NULL : s;
 }
 
@@ -147,21 +157,27 @@ static bool add_values(json_t *list, const char *p, size_t n, const char *seed)
 /* Broken JSON after a forced beginning that named the function: its arguments as written. */
 static bool add_broken(json_t *list, const char *p, size_t n, const char *seed)
 {
-	static const char head[] = "[{\"name\": \"", middle[] = "\", \"arguments\": ";
-	const char *name = p + sizeof head - 1, *end, *args;
+	static const char head[] = "{\"name\": \"";
+	const char *stop = p + n, *name, *end = NULL, *args = NULL;
 	char copy[MAX_NAME + 1];
 
-	if (n < sizeof head || memcmp(p, head, sizeof head - 1) != 0)
+	p += blanks(p, n);
+	p += p < stop && *p == '[';
+	if ((size_t)(stop - p) < sizeof head || memcmp(p, head, sizeof head - 1) != 0)
 		return false;
-	end = memmem(name, n - (sizeof head - 1), middle, sizeof middle - 1);
+	name = p + sizeof head - 1;
+	for (size_t i = 0; i < sizeof forms / sizeof *forms && !end; i++) {
+		end = memmem(name, (size_t)(stop - name), forms[i].arguments, strlen(forms[i].arguments));
+		args = end ? end + strlen(forms[i].arguments) : NULL;
+	}
 	if (!end || end == name || (size_t)(end - name) > MAX_NAME)
 		return false;
 	(void)snprintf(copy, sizeof copy, "%.*s", (int)(end - name), name);
-	args = end + sizeof middle - 1;
+	n = (size_t)(stop - args);
 	/* a whole object that is merely not followed by what it should be */
 	json_error_t where;
-	json_t *v = json_loadb(args, n - (size_t)(args - p), JSON_DISABLE_EOF_CHECK, &where);
-	size_t len = json_is_object(v) ? (size_t)where.position : n - (size_t)(args - p);
+	json_t *v = json_loadb(args, n, JSON_DISABLE_EOF_CHECK, &where);
+	size_t len = json_is_object(v) ? (size_t)where.position : n;
 	json_decref(v);
 	return is_name(copy) && add_call(list, copy, strndup(args, len), seed);
 }
@@ -194,7 +210,8 @@ json_t *toolcall_find(const char *text, size_t len, bool forced, const char *see
 	if (open)
 		ok = add_marked(list, open, text + len, forced, seed);
 	else
-		ok = skip < len && text[skip] == '{' && add_values(list, text + skip, len - skip, seed);
+		ok = skip < len && text[skip] == '{' && (add_values(list, text + skip, len - skip, seed) ||
+							 (forced && json_array_clear(list) == 0 && add_broken(list, text + skip, len - skip, seed)));
 	if (!ok) {
 		json_decref(list);
 		return NULL;
@@ -227,6 +244,6 @@ struct toolcall_watch toolcall_watch_start(const char *beginning)
 
 	json = json ? json + sizeof TOOLCALL_OPEN - 1 : beginning;
 	toolcall_watch(&w, json, strlen(json));
-	w.base = strstr(json, "\"arguments\": ") ? 2 : 1; /* the arguments' end, or the call's */
+	w.base = w.depth - 1; /* the end of what was begun last: the arguments, or the call */
 	return w;
 }

@@ -13,8 +13,8 @@
 
 int toolcall_check(const json_t *tools, struct openai_error *e); /* a list of functions, or NULL */
 /* How an answer begins that must be a call, of `tool` unless NULL: as far as every valid call could go (members have no
- * order, so the first required one may come first). malloc'd, NULL when out of memory. */
-char *toolcall_beginning(const json_t *tool);
+ * order, so the first required one may come first), in the form that models of the chat family write. malloc'd, NULL when out of memory. */
+char *toolcall_beginning(const json_t *tool, const char *family);
 const json_t *toolcall_named(const json_t *tools, const char *name); /* NULL when there is none */
 
 extern const char TOOLCALL_OPEN[sizeof "<tool_call>"];

@@ -290,11 +290,49 @@ static void test_forced_beginnings(void **state)
 		(void)snprintf(text, sizeof text, "{\"function\":{\"name\":\"f\",\"parameters\":%s}}", cases[i].parameters);
 		(void)snprintf(want, sizeof want, "<tool_call>[{\"name\": \"f\", \"arguments\": %s", cases[i].begins);
 		tool = json_loads(text, 0, NULL);
-		got = toolcall_beginning(tool);
+		got = toolcall_beginning(tool, "smollm2");
 		assert_string_equal(want, got);
 		free(got);
 		json_decref(tool);
 	}
+}
+
+/* A forced call in the form of each family ends by itself, and is read back even though the answer stops with its arguments. */
+static void test_forced_by_family(void **state)
+{
+	static const struct { const char *family, *begins, *goes_on; } cases[] = {
+		{"qwen2.5", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"", "x{y\"}"},
+		{"llama3.1", "{\"name\": \"f\", \"parameters\": {\"a\": \"", "x{y\"}"},
+		{"smollm2", "<tool_call>[{\"name\": \"f\", \"arguments\": {\"a\": \"", "x{y\"}"}};
+	json_t *tool = json_loads("{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"}},\"required\":[\"a\"]}}}", 0, NULL);
+
+	(void)state;
+	assert_non_null(tool);
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		char *got = toolcall_beginning(tool, cases[i].family), text[200];
+		size_t n = strlen(cases[i].goes_on), before;
+		assert_string_equal(cases[i].begins, got);
+		struct toolcall_watch w = toolcall_watch_start(got);
+		toolcall_watch(&w, cases[i].goes_on, n - 1);
+		assert_false(w.over);
+		toolcall_watch(&w, cases[i].goes_on + n - 1, 1);
+		assert_true(w.over);
+		(void)snprintf(text, sizeof text, "%s%s", got, cases[i].goes_on);
+		json_t *calls = toolcall_find(text, strlen(text), true, "seed", &before);
+		assert_int_equal(json_array_size(calls), 1);
+		json_t *f = json_object_get(json_array_get(calls, 0), "function");
+		assert_string_equal(json_string_value(json_object_get(f, "name")), "f");
+		assert_string_equal(json_string_value(json_object_get(f, "arguments")), "{\"a\": \"x{y\"}");
+		assert_null(toolcall_find(text, strlen(text), false, "seed", &before)); /* not forced: broken JSON is text */
+		json_decref(calls);
+		free(got);
+		got = toolcall_beginning(NULL, cases[i].family); /* any of several: its name is the model's to write */
+		w = toolcall_watch_start(got);
+		toolcall_watch(&w, "f\", \"arguments\": {}}", 20);
+		assert_true(w.over);
+		free(got);
+	}
+	json_decref(tool);
 }
 
 static void wait_for(const atomic_int *what, int least)
@@ -440,7 +478,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_loading), cmocka_unit_test(test_options_reach_the_engine), cmocka_unit_test(test_logprobs_chat),
 		cmocka_unit_test(test_logprobs_completions), cmocka_unit_test(test_echo), cmocka_unit_test(test_tool_calls),
-		cmocka_unit_test(test_forced_calls), cmocka_unit_test(test_forced_beginnings), cmocka_unit_test(test_deadlines), cmocka_unit_test(test_client_and_priority),
+		cmocka_unit_test(test_forced_calls), cmocka_unit_test(test_forced_beginnings), cmocka_unit_test(test_forced_by_family), cmocka_unit_test(test_deadlines), cmocka_unit_test(test_client_and_priority),
 		cmocka_unit_test(test_keys),
 	};
 
