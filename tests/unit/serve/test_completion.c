@@ -359,7 +359,7 @@ static void test_deadlines(void **state)
 	fake_reset();
 	fake.hold = true;
 	say("abc");
-	a = call_with("POST", CHAT, "X-Redraft-Deadline-Ms: 200\r\n", "{" HI ",\"stream\":true}");
+	a = call_with("POST", CHAT, "X-Redraft-Deadline-Ms: 1500\r\n", "{" HI ",\"stream\":true}");
 	assert_int_equal(200, a.status);
 	assert_non_null(strstr(a.body, "\"content\":\"a\""));
 	assert_non_null(strstr(a.body, "deadline_exceeded"));
