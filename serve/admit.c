@@ -225,7 +225,7 @@ void admit(struct engine *g)
 static bool over(const struct engine *g, struct session *s, uint64_t now, enum finish *why)
 {
 	*why = FINISH_CANCELLED;
-	if (atomic_load(&s->cancelled) || (g->draining && (!s->begun || now >= g->drain_until)))
+	if (atomic_load(&s->cancelled) || (g->draining && now >= g->drain_until))
 		return true;
 	*why = FINISH_DEADLINE;
 	return s->req.deadline_us && now >= s->req.deadline_us;

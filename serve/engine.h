@@ -101,8 +101,8 @@ int MUSTCHECK engine_new(const struct engine_options *o, struct engine **ret, st
 struct engine *engine_free(struct engine *g); /* cancels what runs, joins the thread */
 int MUSTCHECK engine_submit(struct engine *g, const struct engine_request *r, uint64_t *ret_handle);
 void engine_cancel(struct engine *g, uint64_t handle); /* on_done follows; unknown = no-op */
-/* From now on submit answers -ECANCELED; what has not begun is cancelled at once, what runs
- * at until_us (clock_us()). on_done tells. */
+/* From now on submit answers -ECANCELED; what was taken, waiting or running, is cancelled at until_us
+ * (clock_us()). on_done tells. */
 void engine_drain(struct engine *g, uint64_t until_us);
 
 /* Slots (serve/slots.c): four. engine_load reads, packs and warms on the calling

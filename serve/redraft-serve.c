@@ -343,7 +343,7 @@ static void on_stop(void *arg)
 	http_last_requests(s->http);
 	loop_timer_set(s->drain, (uint64_t)(s->conf.drain_s * 1e6));
 	if (s->engine)
-		engine_drain(s->engine, clock_us() + (uint64_t)(s->conf.drain_s * 1e6)); /* what has not begun is handed back */
+		engine_drain(s->engine, clock_us() + (uint64_t)(s->conf.drain_s * 1e6)); /* what was taken, waiting or running, has as long */
 	openai_drain(s->openai, on_idle, s);
 }
 

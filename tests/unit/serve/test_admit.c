@@ -2,7 +2,7 @@
  *
  * One seat: a client's second request comes before another's seventh; a higher priority takes the seat and
  * the one that lost it answers as if nothing had happened. A short prompt overtakes a long one. Requests past
- * their deadline end so, waiting or running; a drain hands back what has not begun, lets the rest end, and
+ * their deadline end so, waiting or running; a drain lets what was taken end, waiting or running, until its limit, and
  * refuses new ones. With memory for one long request four of them end, the first first, each with
  * its plain tokens; without need nobody's memory is reserved. A draw of clients, priorities, sizes and cancels
  * ends with every page free. The row budget keeps a mixed round under its bound whatever a row costs.
@@ -209,9 +209,9 @@ static void test_drain(void **state)
 		atomic_store(&hold, 0);
 		for (int i = 0; i < 3; i++)
 			job_wait(&jobs[i]);
-		assert_int_equal(jobs[1].why, FINISH_CANCELLED);
-		assert_int_equal(jobs[2].n_out, 0);
-		assert_int_equal(jobs[0].why, late ? FINISH_CANCELLED : FINISH_LENGTH);
+		for (int i = 0; i < 3; i++)
+			assert_int_equal(jobs[i].why, late ? FINISH_CANCELLED : FINISH_LENGTH);
+		assert_true(!late || jobs[2].n_out == 0);
 		engine_free(g);
 	}
 }
