@@ -68,6 +68,12 @@ $(B)/schemas/idl.h: $(wildcard schemas/admin/*.varlink)
 	@mkdir -p $(@D)
 	for f in $^; do n=$$(basename $$f .varlink); echo "static const char idl_$${n//./_}[] ="; \
 	  sed 's/\\/\\\\/g; s/"/\\"/g; s/^/  "/; s/$$/\\n"/' $$f; echo ';'; done > $@
+# So does each file of the daemon's page: page.html is page_html.
+$(B)/daemon/page.h: $(wildcard daemon/page/*)
+	@mkdir -p $(@D)
+	for f in $^; do n=$${f##*/}; echo "static const char $${n//./_}[] ="; \
+	  sed 's/\\/\\\\/g; s/"/\\"/g; s/^/  "/; s/$$/\\n"/' $$f; echo ';'; done > $@
+$(B)/daemon/web.o: $(B)/daemon/page.h
 $(B)/serve/redraft-serve.o $(B)/serve/control.o $(B)/learn/redraft-learn.o $(B)/learn/control.o $(B)/daemon/redraftd.o $(B)/daemon/admin.o: $(B)/schemas/idl.h
 $(B)/serve/%.o $(B)/learn/%.o $(B)/daemon/%.o: CFLAGS += -I$(B)
 

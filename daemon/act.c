@@ -254,6 +254,19 @@ void act_release(struct act *a, act_answer *answer, void *arg)
 
 /* ---- carrying out ---- */
 
+void act_say(struct act *a, enum act_news kind, const char *text)
+{
+	snprintf(a->last_event, sizeof a->last_event, "%s", text);
+	if (a->heard)
+		a->heard(a->heard_arg, kind, a->last_event);
+}
+
+void act_on_news(struct act *a, act_heard *heard, void *arg)
+{
+	a->heard = heard;
+	a->heard_arg = arg;
+}
+
 static void act_do(struct act *a, const struct ro_action *x)
 {
 	switch (x->kind) {
@@ -284,7 +297,7 @@ static void act_do(struct act *a, const struct ro_action *x)
 	case RO_DO_ANSWER: act_answer_now(a, x); break;
 	case RO_DO_LOG:
 		log_info("%s", x->text);
-		memcpy(a->last_event, x->text, sizeof a->last_event);
+		act_say(a, ACT_NEWS_ROLLOUT, x->text);
 		break;
 	}
 }

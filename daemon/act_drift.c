@@ -26,7 +26,7 @@ static void act_found_decay(struct act *a, double served, double replayed, int r
 	snprintf(a->decay, sizeof a->decay, "decay, not drift: version %u was served at accept length %.3f, its weights say %.3f (%d requests)",
 		 a->r.s.live, served, replayed, requests);
 	log_error("%s; training paused, promotions held until release", a->decay);
-	memcpy(a->last_event, a->decay, sizeof a->last_event);
+	act_say(a, ACT_NEWS_DECAY, a->decay);
 	act_tell(a, "io.redraft.Learn.PauseTraining", json_object());
 	act_event(a, &(struct ro_event){.kind = RO_HOLD, .text = "the engine does not do what the weights say"});
 }
@@ -71,7 +71,7 @@ void act_drift(struct act *a, int level, const char *text)
 {
 	if (text[0]) {
 		log_warn("%s", text);
-		snprintf(a->last_event, sizeof a->last_event, "%s", text);
+		act_say(a, ACT_NEWS_DRIFT, text);
 	}
 	metric_set(metrics_gauge(a->metrics, "redraft_decay", NULL, "1 while the engine was found not to do what the weights say."), a->decay[0] != 0);
 	if (level > a->drift || clock_us() >= a->compare_us)

@@ -61,10 +61,13 @@ struct act {
 	bool comparing;      /* a comparison of served and replayed is out */
 	uint64_t compare_us; /* not before */
 	char decay[RO_TEXT];
+	act_heard *heard;    /* who listens to what is said, or NULL */
+	void *heard_arg;
 };
 
 void act_event(struct act *a, struct ro_event *ev); /* fills time and randomness, applies, carries out */
 void act_tell(struct act *a, const char *method, json_t *params /* taken */);
+void act_say(struct act *a, enum act_news kind, const char *text); /* the last event from now on */
 void act_send(struct act *a); /* the outbox, when the learner is there */
 void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against);
 void act_ask_learner(struct act *a);

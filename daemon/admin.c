@@ -3,14 +3,14 @@
  * harmless: the answer given before is given again.
  */
 #include "daemon/admin.h"
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "daemon/act.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "daemon/base/rpc.h"
-#include "daemon/watch.h"
+#include "daemon/report.h"
 #include "schemas/idl.h"
 
 enum { ADMIN_REMEMBERED = 32 };
@@ -59,68 +59,20 @@ static int admin_version(struct rpc_call *call, json_t *params, bool optional, u
 
 /* ---- reading ---- */
 
-static json_t *admin_version_json(struct admin *a, const struct version_entry *v, json_t *manifest, json_t *verdict)
-{
-	json_t *parent = json_object_get(manifest, "parent"), *training = json_object_get(manifest, "training");
-	const char *created = json_string_value(json_object_get(manifest, "created"));
-	const char *sha = json_string_value(json_object_get(manifest, "weights_sha"));
-
-	(void)a;
-	return json_pack("{s:I, s:s, s:I, s:s, s:s, s:s, s:O?, s:O?}", "version", (json_int_t)v->number, "state",
-			 version_state_name(v->state), "parent", json_integer_value(parent), "created", created ? created : "",
-			 "reason", v->reason, "weights_sha", sha ? sha : "", "training", training, "verdict", verdict);
-}
-
-static json_t *admin_describe(struct admin *a, const struct version_entry *v, json_t **ret_manifest, json_t **ret_verdict)
-{
-	*ret_manifest = store_read_json(act_store(a->act), v->number, "manifest.json");
-	*ret_verdict = store_read_json(act_store(a->act), v->number, "verdict.json");
-	return admin_version_json(a, v, *ret_manifest, *ret_verdict);
-}
-
-/* The peer's own last status, with "up" in front. */
-static json_t *admin_peer(json_t *status, bool up)
-{
-	json_t *j = status ? json_copy(status) : json_object();
-
-	if (j)
-		(void)json_object_set_new(j, "up", json_boolean(up));
-	return j;
-}
-
 static void admin_status(void *ctx, struct rpc_call *call, json_t *params)
 {
 	struct admin *a = ctx;
-	const struct rollout *r = act_rollout(a->act);
-	const char *fp = act_target_fp(a->act);
-	json_t *domains = a->watch ? watch_domains(a->watch) : json_object();
 
 	(void)params;
-	rpc_reply(call, json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s?, s:o, s:o, s:o, s:s}", "pid", (int)getpid(),
-				  "uptime_s", (json_int_t)((clock_us() - a->start_us) / 1000000), "generation",
-				  (json_int_t)r->s.generation, "live", (json_int_t)r->s.live, "previous", (json_int_t)r->s.previous,
-				  "base", (json_int_t)r->s.base, "pin", (json_int_t)r->s.pin, "hold", (int)r->s.hold, "paused",
-				  (int)r->s.paused, "target_fp", fp[0] ? fp : NULL, "serve",
-				  admin_peer(act_serve_status(a->act), r->serve_up), "learn",
-				  admin_peer(act_learn_status(a->act), r->learn_up), "domains", domains, "last_event",
-				  act_last_event(a->act)));
+	rpc_reply(call, report_status(a->act, a->watch, a->start_us));
 }
 
 static void admin_versions(void *ctx, struct rpc_call *call, json_t *params)
 {
 	struct admin *a = ctx;
-	const struct rollout *r = act_rollout(a->act);
-	json_t *list = json_array();
 
 	(void)params;
-	for (int i = 0; list && i < r->s.n_versions; i++) {
-		json_t *manifest, *verdict;
-
-		(void)json_array_append_new(list, admin_describe(a, &r->s.versions[i], &manifest, &verdict));
-		json_decref(manifest);
-		json_decref(verdict);
-	}
-	rpc_reply(call, json_pack("{s:o}", "versions", list));
+	rpc_reply(call, json_pack("{s:o}", "versions", report_versions(a->act, INT_MAX)));
 }
 
 static void admin_show(void *ctx, struct rpc_call *call, json_t *params)
@@ -137,7 +89,7 @@ static void admin_show(void *ctx, struct rpc_call *call, json_t *params)
 		rpc_error(call, "io.redraft.BadVersion", "there is no version %u", number);
 		return;
 	}
-	described = admin_describe(a, v, &manifest, &verdict);
+	described = report_version(a->act, v, &manifest, &verdict);
 	rpc_reply(call, json_pack("{s:o, s:o, s:o?}", "version", described, "manifest", manifest ? manifest : json_object(),
 				  "verdict", verdict));
 }
@@ -348,8 +300,7 @@ static void admin_drift(void *ctx, struct rpc_call *call, json_t *params)
 	struct admin *a = ctx;
 
 	(void)params;
-	rpc_reply(call, json_pack("{s:i, s:s, s:o}", "level", act_drift_level(a->act), "decay", act_decay(a->act), "streams",
-				  a->watch ? watch_streams(a->watch) : json_array()));
+	rpc_reply(call, report_drift(a->act, a->watch));
 }
 
 static const struct rpc_method admin_methods[] = {

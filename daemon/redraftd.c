@@ -17,7 +17,7 @@
 #include "daemon/web.h"
 
 struct redraftd_conf {
-	char *store, *run_dir, *serve_socket, *learn_socket, *brokers, *watch_topic, *watch_conf, *listen_metrics;
+	char *store, *run_dir, *serve_socket, *learn_socket, *brokers, *watch_topic, *watch_conf, *listen_metrics, *web_host, *web_token_file;
 	double drift_ignore, drift_alarm;
 	int64_t drift_warm;
 	double interval_s, first_min_al, alpha, clip, margin, max_wait_s, retry_s;
@@ -50,7 +50,10 @@ static const struct conf_entry redraftd_entries[] = {
 	{"gate.k", CONF_INT, F(gate_k), "5", 1, 16, NULL, false, "", "Chain length at which both versions are replayed."},
 	{"store.keep", CONF_INT, F(keep), "8", 0, 100000, NULL, true, "",
 	 "Versions that served, and as many that were refused, kept besides live, previous, base, pinned and those being judged."},
-	{"listen_metrics", CONF_STRING, F(listen_metrics), "127.0.0.1:9464", 0, 0, NULL, false, "", "Address of /metrics and /health; empty: off."},
+	{"listen_metrics", CONF_STRING, F(listen_metrics), "127.0.0.1:9464", 0, 0, NULL, false, "", "Address of the page, /metrics and /health; empty: off."},
+	{"web.host", CONF_STRING, F(web_host), "", 0, 0, NULL, false, "", "Name that the page is asked for by, besides addresses, localhost and that of listen_metrics."},
+	{"web.token_file", CONF_STRING, F(web_token_file), "", 0, 0, NULL, false, "",
+	 "Secret with which the page may roll back, hold and release; empty takes the credential web_token, else nothing is changed from there."},
 	{"log_level", CONF_ENUM, F(log_level), "info", 0, 0, "error|warn|info|debug", true, "", "What is logged."},
 	{0},
 };
@@ -121,7 +124,9 @@ static int redraftd_start(struct redraftd *d, struct errtext *e)
 	if (!r)
 		r = watch_new(&wo, &d->watch, e);
 	if (!r)
-		r = web_new(d->loop, d->conf.listen_metrics, d->metrics, d->watch, &d->web, e);
+		r = web_new(d->loop, &(struct web_options){.listen = d->conf.listen_metrics, .host = d->conf.web_host,
+							   .token_file = d->conf.web_token_file, .metrics = d->metrics, .act = d->act,
+							   .watch = d->watch}, &d->web, e);
 	if (!r)
 		r = admin_new(d->loop, d->conf.run_dir, d->act, d->watch, &d->admin, e);
 	if (!r)

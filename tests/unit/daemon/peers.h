@@ -86,7 +86,7 @@ static void peers_load(void *ctx, struct rpc_call *call, json_t *params)
 	pthread_mutex_unlock(&p->lock);
 }
 
-static void peers_release_load(void *arg)
+static inline void peers_release_load(void *arg)
 {
 	struct peers *p = arg;
 
@@ -206,7 +206,7 @@ static void peers_serve_on(void *arg)
 		fprintf(stderr, "peers: %s\n", e.text);
 }
 
-static void peers_serve_off(void *arg)
+static inline void peers_serve_off(void *arg)
 {
 	struct peers *p = arg;
 
@@ -261,7 +261,7 @@ static void peers_end(struct peers *p)
 	pthread_mutex_destroy(&p->lock);
 }
 
-static bool peers_was_told(struct peers *p, const char *what)
+static inline bool peers_was_told(struct peers *p, const char *what)
 {
 	bool told = false;
 
