@@ -109,12 +109,12 @@ function up(peer) {
 function show_peers(s) {
 	const serve = s.serve, learn = s.learn, records = learn.records || {};
 	const slots = (serve.slots || []).map((x) => (x.version ? `${x.version} ${x.state}${x.requests ? ` (${x.requests})` : ""}` : "empty"));
-	pairs("serve", [up(serve), ["Model", serve.model || "–"], ["Live", version(serve.live)], ["Generation", count(serve.generation)],
+	pairs("serve", [up(serve), ["Model", serve.model || "–"], ["Live", is_number(serve.live) ? version(serve.live) : "–"], ["Generation", count(serve.generation)],
 		["Requests", `${count(serve.running)} running, ${count(serve.waiting)} waiting`], ["Slots", slots.join(", ") || "–"],
 		["Set by", serve.source || "–"]]);
 	pairs("learn", [up(learn), ["Training", !learn.up ? "–" : learn.paused ? "paused" : learn.state || "runs", learn.paused ? "bad" : ""], ["Step", count(learn.step)],
 		["Tokens learned", count(learn.trained_tokens)], ["Loss", is_number(learn.loss) ? learn.loss.toFixed(3) : "–"],
-		["Behind", is_number(records.lag) ? `${count(records.lag)} records` : "–"], ["From version", version(learn.base_version)],
+		["Behind", is_number(records.lag) ? `${count(records.lag)} records` : "–"], ["From version", is_number(learn.base_version) ? version(learn.base_version) : "–"],
 		["Held out", `${count(learn.held_out)} requests`]]);
 }
 
@@ -188,7 +188,7 @@ function ticks(low, high) {
 }
 
 function draw_marks(root, x, from, top, bottom) {
-	let free = { switch: -Infinity, alarm: -Infinity };
+	const free = { switch: -Infinity, alarm: -Infinity };
 	for (const m of past.marks) {
 		if (m.t_ms < from) continue;
 		const at = x(m.t_ms), g = svg("g", {}), lane = m.kind === "switch" ? "switch" : "alarm";
@@ -281,7 +281,7 @@ function show_change() {
 		return;
 	}
 	if (!$("change")) {
-		$("main").append($("t-change").content.cloneNode(true));
+		$("alerts").after($("t-change").content.cloneNode(true));
 		for (const verb of Object.keys(changes)) $(`do-${verb}`).addEventListener("click", () => ask(verb));
 	}
 	$("do-rollback").disabled = !state.status.live;
@@ -331,14 +331,16 @@ async function confirm_change() {
 /* ---- hearing ---- */
 
 async function read(path, show) {
+	let j;
 	try {
 		const r = await fetch(path, { credentials: "omit", cache: "no-store" });
-		if (!r.ok) throw new Error(String(r.status));
-		show(await r.json());
-		return true;
+		if (!r.ok) return false;
+		j = await r.json();
 	} catch (e) {
 		return false;
 	}
+	show(j);
+	return true;
 }
 
 function read_past() {
@@ -350,7 +352,10 @@ function read_past() {
 }
 
 async function ask_again() {
-	if (!document.hidden && !(await read("/api/status", show_state))) say("link", "The daemon does not answer; what is below is old.");
+	if (await read("/api/status", show_state)) {
+		say("link", "");
+		read_past();
+	}
 	if (Date.now() > poll + 30000) listen();
 }
 
@@ -363,15 +368,19 @@ function listen() {
 		show_state(JSON.parse(e.data));
 	});
 	source.addEventListener("history", read_past);
-	source.onerror = () => say("link", `Not connected since ${clock(Date.now(), true)}; trying again.`);
+	source.onerror = () => {
+		if (!$("link").textContent) say("link", `Not connected since ${clock(Date.now(), true)}; trying again. What is below is from then.`);
+	};
 }
 
 $("range-hour").addEventListener("click", () => set_range("fine"));
 $("range-day").addEventListener("click", () => set_range("coarse"));
 $("ask-no").addEventListener("click", () => $("ask").close());
-$("ask-yes").addEventListener("click", confirm_change);
+$("ask-form").addEventListener("submit", (e) => {
+	e.preventDefault(); /* by fetch, with the token in a header */
+	confirm_change();
+});
 $("ask").addEventListener("close", () => ($("ask-token").value = ""));
-for (const id of ["ask-token", "ask-reason"]) $(id).addEventListener("keydown", (e) => { if (e.key === "Enter") confirm_change(); });
 window.addEventListener("resize", draw);
 document.addEventListener("visibilitychange", () => { /* a page nobody sees takes no place among the listeners */
 	if (document.hidden) source.close();
