@@ -158,7 +158,8 @@ function show_state(fresh) {
 function show_events() {
 	if (!changed("events", past.events)) return;
 	$("events").replaceChildren(...[...past.events].reverse().map((x) => {
-		const li = el("li"), time = el("time", clock(x.t_ms, true));
+		const li = el("li"), old = Date.now() - x.t_ms > 43200000;
+		const time = el("time", `${old ? `${new Date(x.t_ms).toLocaleDateString("en", { day: "numeric", month: "short" })} ` : ""}${clock(x.t_ms, true)}`);
 		time.dateTime = new Date(x.t_ms).toISOString();
 		li.append(time, el("span", x.text, x.kind === "decay" || x.kind === "drift" ? "bad" : ""));
 		return li;
@@ -188,15 +189,15 @@ function ticks(low, high) {
 }
 
 function draw_marks(root, x, from, top, bottom) {
-	const free = { switch: -Infinity, alarm: -Infinity };
-	for (const m of past.marks) {
+	const free = { switch: Infinity, alarm: Infinity };
+	for (const m of [...past.marks].reverse()) { /* where names would lie on each other, the newest has room */
 		if (m.t_ms < from) continue;
 		const at = x(m.t_ms), g = svg("g", {}), lane = m.kind === "switch" ? "switch" : "alarm";
 		g.append(svg("title", {}, `${clock(m.t_ms, true)} ${m.text}`), svg("line", { x1: at, x2: at, y1: top, y2: bottom, class: `mark mark-${m.kind}` }));
-		if (at > free[lane]) {
+		if (at < free[lane]) {
 			g.append(svg("text", { x: at, y: lane === "switch" ? top - 16 : top - 3, "text-anchor": "middle", class: `mark-text-${m.kind}` },
 				m.kind === "switch" ? (m.version ? `v${m.version}` : "none") : m.kind));
-			free[lane] = at + 34;
+			free[lane] = at - 34;
 		}
 		root.append(g);
 	}
