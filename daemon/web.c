@@ -5,9 +5,11 @@
 #include "daemon/web.h"
 #include <arpa/inet.h>
 #include <event2/buffer.h>
+#include <event2/listener.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include "daemon/act.h"
 #include "daemon/base/buf.h"
 #include "daemon/base/clock.h"
@@ -228,6 +230,30 @@ static void web_asked(struct evhttp_request *q, void *arg)
 	web_fail(q, 404, "here are / with what it needs, /metrics and /health");
 }
 
+/* ---- room ---- */
+
+/* libevent's server takes every connection. So that nobody uses up the files that the store and the control socket
+ * need, it stops taking them when the lowest free descriptor says that many are open, and looks again each tick;
+ * idle ones end by themselves meanwhile. */
+static bool web_crowded(const struct web *w)
+{
+	int fd = dup(evhttp_bound_socket_get_fd(w->bound));
+
+	if (fd >= 0)
+		close(fd);
+	return fd < 0 || fd >= WEB_MOST_FD;
+}
+
+static struct bufferevent *web_accepts(struct event_base *base, void *arg)
+{
+	struct web *w = arg;
+
+	(void)base;
+	if (web_crowded(w))
+		evconnlistener_disable(evhttp_bound_socket_get_listener(w->bound));
+	return NULL; /* the usual kind */
+}
+
 /* ---- what happens ---- */
 
 static void web_heard(void *arg, enum act_news kind, const char *text)
@@ -248,6 +274,8 @@ static void web_tick(void *arg)
 	uint64_t now = clock_us();
 	struct web *w = arg;
 
+	if (!web_crowded(w))
+		evconnlistener_enable(evhttp_bound_socket_get_listener(w->bound));
 	if (history_due(w->history, now)) {
 		json_t *domains = w->o.watch ? watch_domains(w->o.watch) : NULL;
 
@@ -296,6 +324,7 @@ static int web_bind(struct web *w, struct loop *l, int port, struct errtext *e)
 	evhttp_set_max_body_size(w->http, 4096);
 	evhttp_set_timeout(w->http, 30);
 	evhttp_set_gencb(w->http, web_asked, w);
+	evhttp_set_bevcb(w->http, web_accepts, w);
 	errno = 0;
 	w->bound = evhttp_bind_socket_with_handle(w->http, w->listen_name, (uint16_t)port);
 	r = w->bound ? 0 : errno ? -errno : -EADDRNOTAVAIL;

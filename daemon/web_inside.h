@@ -7,7 +7,7 @@
 #include "daemon/base/sha.h"
 #include "daemon/web.h"
 
-enum { WEB_LISTENERS = 16, WEB_SLOW_BYTES = 512 << 10, WEB_VERSIONS = 100, WEB_TICK_US = 1000000, WEB_SOON_US = 50000 };
+enum { WEB_LISTENERS = 16, WEB_SLOW_BYTES = 512 << 10, WEB_VERSIONS = 100, WEB_MOST_FD = 384, WEB_TICK_US = 1000000, WEB_SOON_US = 50000 };
 
 struct loop_timer;
 struct history;

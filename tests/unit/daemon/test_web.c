@@ -1,7 +1,7 @@
 /* The daemon over HTTP. Metrics, health and the page answer with headers that let nothing else in; a port that is
  * taken and an address that makes no sense are named. Nothing is changed without the token, from another page, or from
  * a version that is no longer live. Who listens gets a snapshot; there is room for so many, and who
- * does not read is hung up on.
+ * does not read is hung up on. A crowd of connections leaves the control socket room.
  */
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -440,10 +440,38 @@ static void slow_ones_go(void **state)
 	assert_int_equal(get("/health"), 200);
 }
 
+/* Both ends are in this process: each connection is two descriptors. */
+static void a_crowd_leaves_room(void **state)
+{
+	enum { CROWD = 300 };
+	struct timeval short_patience = {.tv_usec = 300000};
+	struct errtext e = {.text = ""};
+	int fd[CROWD], taken;
+	json_t *out = NULL;
+	char c;
+
+	(void)state;
+	start("");
+	for (int i = 0; i < CROWD; i++)
+		fd[i] = dial(0);
+	say(fd[CROWD - 1], "GET /health HTTP/1.0\r\n\r\n");
+	setsockopt(fd[CROWD - 1], SOL_SOCKET, SO_RCVTIMEO, &short_patience, sizeof short_patience);
+	assert_true(read(fd[CROWD - 1], &c, 1) < 0); /* the last of them are not taken yet */
+	taken = dup(0);
+	close(taken);
+	assert_true(taken < CROWD + WEB_MOST_FD);
+	if (rpc_call_sync(fixture_path("daemon/control.sock"), "io.redraft.Daemon.Hold", NULL, 5000, &out, &e))
+		fail_msg("%s", e.text);
+	json_decref(out);
+	for (int i = 0; i < CROWD; i++)
+		close(fd[i]);
+	assert_int_equal(get("/health"), 200); /* and they are, once there is room */
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {T(pages), T(names), T(refuses_to_start), T(nothing_without_a_token), T(changes), T(gone_before_the_answer),
-					   T(listeners), T(slow_ones_go)};
+					   T(listeners), T(slow_ones_go), T(a_crowd_leaves_room)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
