@@ -132,7 +132,7 @@ def capture_cost(args, results):
             alternate(load, arms, args.pairs, lambda line: s.capture(line == "on"))
         records = s.status()["records"]
     for label, name in (("on", "capture on"), ("off-again", "capture off again (the noise)")):
-        for m, stat in (("tpot_ms", "mean"), ("tpot_ms", "p99"), ("ttft_ms", "mean")):
+        for m, stat in (("tpot_ms", "mean"), ("tpot_ms", "p95"), ("tpot_ms", "p99"), ("ttft_ms", "mean"), ("ttft_ms", "p95")):
             ratio(results, f"{name}: {m[:-3]} {stat}, 4 clients", load.labels[label][m][stat][0], "ms", 1, "capture off", load.ratios[label][m][stat])
     print(f"  (capture produced {records.get('records')} records, {records.get('bytes', 0) / 1e6:.1f} MB)")
 
