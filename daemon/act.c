@@ -381,6 +381,7 @@ int act_new(struct loop *l, const struct act_options *o, struct metrics *m, stru
 	a->o = *o;
 	a->loop = l;
 	a->metrics = m;
+	a->drift = -1;
 	a->engine = (struct engine){.loop = l, .socket_path = o->serve_socket, .kind = &engine_native};
 	r = store_open(o->store, &a->store, &state, &found, e);
 	if (r < 0) {

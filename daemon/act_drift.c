@@ -21,10 +21,10 @@ enum { COMPARE_MS = 600000, COMPARE_REQUESTS = 64, COMPARE_LEAST = 16 };
 static const uint64_t compare_every_us = 3600ull * 1000000, compare_again_us = 60ull * 1000000;
 static const double gap_least = 0.02, sure = 4; /* share of the accept length; standard errors */
 
-static void act_found_decay(struct act *a, double served, double replayed, int requests)
+static void act_found_decay(struct act *a, long long version, double served, double replayed, int requests)
 {
-	snprintf(a->decay, sizeof a->decay, "decay, not drift: version %u was served at accept length %.3f, its weights say %.3f (%d requests)",
-		 a->r.s.live, served, replayed, requests);
+	snprintf(a->decay, sizeof a->decay, "decay, not drift: version %lld was served at accept length %.3f, its weights say %.3f (%d requests)",
+		 version, served, replayed, requests);
 	log_error("%s; training paused, promotions held until release", a->decay);
 	act_say(a, ACT_NEWS_DECAY, a->decay);
 	act_tell(a, "io.redraft.Learn.PauseTraining", json_object());
@@ -35,6 +35,7 @@ static void act_compared(void *arg, int r, json_t *params, const char *error)
 {
 	struct act *a = arg;
 	double served, replayed, se;
+	json_int_t version; /* the one compared: another may be live by now */
 	int requests;
 
 	a->comparing = false;
@@ -43,7 +44,7 @@ static void act_compared(void *arg, int r, json_t *params, const char *error)
 		log_debug("served against replayed: %s", error ? error : "no answer");
 		return;
 	}
-	if (json_unpack(params, "{s:i, s:F, s:F, s:F}", "requests", &requests, "served_al", &served, "replayed_al", &replayed, "gap_se", &se) != 0 ||
+	if (json_unpack(params, "{s:I, s:i, s:F, s:F, s:F}", "version", &version, "requests", &requests, "served_al", &served, "replayed_al", &replayed, "gap_se", &se) != 0 ||
 	    !isfinite(served) || !isfinite(replayed) || !isfinite(se)) {
 		log_warn("served against replayed: the learner's answer is no use");
 		return;
@@ -51,9 +52,9 @@ static void act_compared(void *arg, int r, json_t *params, const char *error)
 	metric_set(metrics_gauge(a->metrics, "redraft_served_replayed_gap", NULL, "Replayed minus served accept length of the live version on the same rounds."),
 		   replayed - served);
 	log_info("served against replayed: version %lld, %.3f against %.3f on %d requests (standard error %.4f)",
-		 (long long)json_integer_value(json_object_get(params, "version")), served, replayed, requests, se);
+		 (long long)version, served, replayed, requests, se);
 	if (requests >= COMPARE_LEAST && fabs(replayed - served) > gap_least * replayed && fabs(replayed - served) > sure * se && !a->decay[0])
-		act_found_decay(a, served, replayed, requests);
+		act_found_decay(a, (long long)version, served, replayed, requests);
 }
 
 static void act_compare(struct act *a)
@@ -84,7 +85,7 @@ void act_drift(struct act *a, int level, const char *text)
 
 int act_drift_level(const struct act *a)
 {
-	return a->drift;
+	return a->drift > 0 ? a->drift : 0;
 }
 
 const char *act_decay(const struct act *a)

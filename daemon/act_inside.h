@@ -57,7 +57,7 @@ struct act {
 	bool sending;
 	struct act_evaluation eval;
 	struct act_submission sub;
-	int drift;           /* level last told to the learner */
+	int drift;           /* level last told to the learner; -1: none yet, and it may remember one of an earlier life */
 	bool comparing;      /* a comparison of served and replayed is out */
 	uint64_t compare_us; /* not before */
 	char decay[RO_TEXT];

@@ -11,7 +11,7 @@
 #include "schemas/round.h"
 
 const struct drift_rules drift_defaults = {.ignore = 0.25, .alarm = 30, .warm = 200};
-enum { FLAT_POSITIONS = 8 };
+enum { FLAT_POSITIONS = 8, ROLLED_BACK = 16 /* records of a lower version in a row: it serves again */ };
 static const double spread_min = 0.02, outlier = 4; /* tokens; standard deviations that one request may count for */
 
 struct stream {
@@ -20,6 +20,7 @@ struct stream {
 	int bucket;
 	uint32_t version;
 	uint64_t seen;      /* stamp of its last record */
+	int older;          /* records of a lower version in a row */
 	int64_t n;
 	double mean, m2;    /* Welford */
 	double evidence;    /* Page-Hinkley's sum, in standard deviations */
@@ -78,12 +79,13 @@ static struct stream *find(struct drift *d, const struct round_record *r, bool *
 		struct stream *s = &d->s[i];
 
 		if (s->used && s->bucket == r->context_bucket && !strcmp(s->domain, domain)) {
-			if (r->version < s->version)
-				return NULL; /* the tail of one that was left: its requests are few and old */
-			if (r->version > s->version) {
+			if (r->version < s->version && ++s->older < ROLLED_BACK)
+				return NULL; /* the tail of one that was left, between those of its successor */
+			if (r->version != s->version) {
 				*ret_ended = s->alarm;
 				start(s, domain, r);
 			}
+			s->older = 0;
 			return s;
 		}
 		if (!s->used ? oldest->used : oldest->used && s->seen < oldest->seen)

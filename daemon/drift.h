@@ -1,7 +1,7 @@
 /* Drift: has the accept length of some traffic fallen?
  *
  * A stream is one domain at one context length (round.h's bucket), under one version: a
- * switch starts it anew, for another draft has another level. The unit is the request, since
+ * switch starts it anew (a rollback after 16 records in a row of the lower version), for another draft has another level. The unit is the request, since
  * the tokens of one are no independent witnesses. One detector a stream may raise an alarm: Page-Hinkley
  * over falls, in units of the stream's own spread. That form was chosen by measurement
  * (tests/bench/drift_sim.c; the table is in daemon/README.md): its false alarms are

@@ -102,11 +102,19 @@ static void a_new_version_starts_anew(void **state)
 	assert_non_null(strstr(text, "version 8"));
 	assert_int_equal(drift_level(d), 0);
 	assert_int_equal(feed(d, "chat", 2, 8, 0.3, 2000, 1, text), -1); /* low, but it never was higher */
-	assert_int_equal(feed(d, "chat", 2, 7, 0.05, 500, 1, text), -1); /* the old one's last requests */
+	for (int i = 0; i < 40; i++) { /* the old one's last requests, between the new one's */
+		assert_int_equal(feed(d, "chat", 2, 7, 0.05, 15, 1, text), -1);
+		assert_int_equal(feed(d, "chat", 2, 8, 0.3, 1, 1, text), -1);
+	}
 	json_t *s = drift_streams(d);
 	assert_int_equal(json_array_size(s), 1);
 	assert_int_equal(json_integer_value(json_object_get(json_array_get(s, 0), "version")), 8);
 	json_decref(s);
+	assert_int_equal(feed(d, "chat", 2, 7, 0.6, 1000, 1, text), -1); /* rolled back: 7 is watched again */
+	s = drift_streams(d);
+	assert_int_equal(json_integer_value(json_object_get(json_array_get(s, 0), "version")), 7);
+	json_decref(s);
+	assert_true(feed(d, "chat", 2, 7, 0.3, 200, 1, text) > 0);
 	drift_free(d);
 }
 
