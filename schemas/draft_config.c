@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/base/sha.h"
+#include "schemas/config_reader.h"
 #include "schemas/draft_layout.h"
 
 enum { SIZE_LIMIT = 1 << 20 /* any single dimension */, CONFIG_LIMIT = 1 << 20 };
@@ -23,35 +24,9 @@ static const char *const rope_names[] = {"default", "linear", "llama3", "yarn"};
 
 /* ---- reading ---- */
 
-struct reader { /* the first failure sticks */
-	const json_t *o;
-	struct errtext *e;
-	int rc;
-};
-
-static const json_t *get(const json_t *o, const char *key)
-{
-	const json_t *v = json_object_get(o, key);
-
-	return json_is_null(v) ? NULL : v;
-}
-
-/* fallback 0 = required */
-static int size_of(struct reader *d, const char *key, int64_t fallback, int64_t max)
-{
-	const json_t *v = get(d->o, key);
-	int64_t n = v ? json_integer_value(v) : fallback;
-
-	if (d->rc == 0 && !v && fallback == 0)
-		d->rc = errtext_set(d->e, -EINVAL, "config.json: %s is missing", key);
-	if (d->rc == 0 && ((v && !json_is_integer(v)) || n < 1 || n > max))
-		d->rc = errtext_set(d->e, -EINVAL, "config.json: %s is not a whole number from 1 to %lld", key, (long long)max);
-	return d->rc == 0 ? (int)n : 1;
-}
-
 static double number(struct reader *d, const json_t *o, const char *key, double fallback)
 {
-	const json_t *v = get(o, key);
+	const json_t *v = reader_get(o, key);
 	double x = v ? json_number_value(v) : fallback;
 
 	if (d->rc == 0 && v && (!json_is_number(v) || !isfinite(x)))
@@ -70,7 +45,7 @@ static double positive(struct reader *d, const json_t *o, const char *key, doubl
 
 static bool flag(struct reader *d, const json_t *o, const char *key)
 {
-	const json_t *v = get(o, key);
+	const json_t *v = reader_get(o, key);
 
 	if (d->rc == 0 && v && !json_is_boolean(v))
 		d->rc = errtext_set(d->e, -EINVAL, "config.json: %s is not true or false", key);
@@ -79,7 +54,7 @@ static bool flag(struct reader *d, const json_t *o, const char *key)
 
 static int64_t token_id(const json_t *o, const char *key)
 {
-	const json_t *v = get(o, key);
+	const json_t *v = reader_get(o, key);
 
 	if (json_is_array(v))
 		v = json_array_get(v, 0);
@@ -89,10 +64,10 @@ static int64_t token_id(const json_t *o, const char *key)
 static void refuse_unsupported(struct reader *d)
 {
 	static const char *const must_be_false[] = {"attention_bias", "mlp_bias", "bias", "tie_word_embeddings"};
-	const json_t *act = get(d->o, "hidden_act"), *layers = get(d->o, "num_hidden_layers");
-	const json_t *aux = get(get(d->o, "eagle_config"), "use_aux_hidden_state");
+	const json_t *act = reader_get(d->o, "hidden_act"), *layers = reader_get(d->o, "num_hidden_layers");
+	const json_t *aux = reader_get(reader_get(d->o, "eagle_config"), "use_aux_hidden_state");
 
-	if (get(d->o, "speculators_config") || get(d->o, "transformer_layer_config"))
+	if (reader_get(d->o, "speculators_config") || reader_get(d->o, "transformer_layer_config"))
 		d->rc = errtext_set(d->e, -EINVAL,
 				    "config.json is in the speculators format; convert the draft to a plain EAGLE-3 folder first");
 	for (size_t i = 0; d->rc == 0 && i < sizeof must_be_false / sizeof must_be_false[0]; i++) {
@@ -109,16 +84,16 @@ static void refuse_unsupported(struct reader *d)
 
 static void read_sizes(struct reader *d, struct draft_config *c)
 {
-	c->hidden_size = size_of(d, "hidden_size", 0, SIZE_LIMIT);
-	c->target_hidden_size = size_of(d, "target_hidden_size", c->hidden_size, SIZE_LIMIT);
-	c->intermediate_size = size_of(d, "intermediate_size", 0, SIZE_LIMIT);
-	c->n_head = size_of(d, "num_attention_heads", 0, 4096);
-	c->n_kv_head = size_of(d, "num_key_value_heads", c->n_head, 4096);
+	c->hidden_size = reader_whole(d, "hidden_size", 0, SIZE_LIMIT);
+	c->target_hidden_size = reader_whole(d, "target_hidden_size", c->hidden_size, SIZE_LIMIT);
+	c->intermediate_size = reader_whole(d, "intermediate_size", 0, SIZE_LIMIT);
+	c->n_head = reader_whole(d, "num_attention_heads", 0, 4096);
+	c->n_kv_head = reader_whole(d, "num_key_value_heads", c->n_head, 4096);
 	int64_t hd = c->hidden_size / c->n_head;
-	c->head_dim = size_of(d, "head_dim", hd ? hd : 1, 4096);
-	c->vocab_size = size_of(d, "vocab_size", 0, 1 << 24);
-	c->draft_vocab_size = size_of(d, "draft_vocab_size", c->vocab_size, c->vocab_size);
-	c->max_position = size_of(d, "max_position_embeddings", 2048, 1 << 30);
+	c->head_dim = reader_whole(d, "head_dim", hd ? hd : 1, 4096);
+	c->vocab_size = reader_whole(d, "vocab_size", 0, 1 << 24);
+	c->draft_vocab_size = reader_whole(d, "draft_vocab_size", c->vocab_size, c->vocab_size);
+	c->max_position = reader_whole(d, "max_position_embeddings", 2048, 1 << 30);
 	c->rms_eps = positive(d, d->o, "rms_norm_eps", 1e-6);
 	if (d->rc == 0 && (c->n_head % c->n_kv_head || c->head_dim % 2))
 		d->rc = errtext_set(d->e, -EINVAL, "config.json: %d heads, %d key/value heads, head_dim %d do not fit each other",
@@ -127,8 +102,8 @@ static void read_sizes(struct reader *d, struct draft_config *c)
 
 static void read_rope(struct reader *d, struct draft_config *c)
 {
-	const json_t *p = get(d->o, "rope_parameters"), *o = p ? p : get(d->o, "rope_scaling");
-	const json_t *type = get(o, "rope_type") ? get(o, "rope_type") : get(o, "type");
+	const json_t *p = reader_get(d->o, "rope_parameters"), *o = p ? p : reader_get(d->o, "rope_scaling");
+	const json_t *type = reader_get(o, "rope_type") ? reader_get(o, "rope_type") : reader_get(o, "type");
 	const char *name = type ? json_string_value(type) : "default";
 
 	c->rope_theta = positive(d, d->o, "rope_theta", positive(d, p, "rope_theta", 10000));
@@ -155,7 +130,7 @@ static void read_rope(struct reader *d, struct draft_config *c)
 static void read_boundaries(struct reader *d, int L, struct draft_config *c)
 {
 	const char *key = "eagle_aux_hidden_state_layer_ids";
-	const json_t *top = get(d->o, key), *nested = get(get(d->o, "eagle_config"), key), *ids = top ? top : nested;
+	const json_t *top = reader_get(d->o, key), *nested = reader_get(reader_get(d->o, "eagle_config"), key), *ids = top ? top : nested;
 	int64_t b[3] = {2, L / 2, L - 3};
 
 	if (ids && json_array_size(ids) != 3 && d->rc == 0)
@@ -177,10 +152,10 @@ static void read_boundaries(struct reader *d, int L, struct draft_config *c)
 
 static void read_flags(struct reader *d, struct draft_config *c)
 {
-	const json_t *nested = get(d->o, "eagle_config");
+	const json_t *nested = reader_get(d->o, "eagle_config");
 
 	c->norm_before_residual = flag(d, d->o, "norm_before_residual");
-	c->norm_before_fc = get(nested, "norm_before_fc") ? flag(d, nested, "norm_before_fc") : flag(d, d->o, "norm_before_fc");
+	c->norm_before_fc = reader_get(nested, "norm_before_fc") ? flag(d, nested, "norm_before_fc") : flag(d, d->o, "norm_before_fc");
 	c->fc_norm = flag(d, d->o, "fc_norm") || flag(d, d->o, "use_aux_norm");
 	c->norm_output = flag(d, d->o, "norm_output");
 	if (d->rc == 0 && c->fc_norm && c->norm_before_fc)

@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
+#include "schemas/config_reader.h"
 
 static const struct {
 	const char *class, *type;
@@ -17,39 +18,14 @@ static const struct {
 	[HF_QWEN3] = {"Qwen3ForCausalLM", "qwen3"},
 };
 
-struct reader { /* the first failure sticks */
-	const json_t *o;
-	struct errtext *e;
-	int rc;
-};
-
 const char *hf_arch_name(enum hf_arch a)
 {
 	return archs[a].type;
 }
 
-static const json_t *get(const json_t *o, const char *key)
-{
-	const json_t *v = json_object_get(o, key);
-
-	return json_is_null(v) ? NULL : v;
-}
-
-static int whole(struct reader *d, const char *key, int64_t fallback, int64_t max)
-{
-	const json_t *v = get(d->o, key);
-	int64_t n = v ? json_integer_value(v) : fallback;
-
-	if (d->rc == 0 && !v && fallback == 0)
-		d->rc = errtext_set(d->e, -EINVAL, "config.json: %s is missing", key);
-	if (d->rc == 0 && ((v && !json_is_integer(v)) || n < 1 || n > max))
-		d->rc = errtext_set(d->e, -EINVAL, "config.json: %s is not a whole number from 1 to %lld", key, (long long)max);
-	return d->rc == 0 ? (int)n : 1;
-}
-
 static double positive(struct reader *d, const json_t *o, const char *key, double fallback)
 {
-	const json_t *v = get(o, key);
+	const json_t *v = reader_get(o, key);
 	double x = v ? json_number_value(v) : fallback;
 
 	if (d->rc == 0 && ((v && !json_is_number(v)) || !isfinite(x) || !(x > 0)))
@@ -65,7 +41,7 @@ static void refuse(struct reader *d, const char *what)
 
 static void read_arch(struct reader *d, struct hf_config *c)
 {
-	const json_t *list = get(d->o, "architectures"), *type = get(d->o, "model_type");
+	const json_t *list = reader_get(d->o, "architectures"), *type = reader_get(d->o, "model_type");
 	const char *name = json_string_value(json_array_get(list, 0));
 
 	for (int i = 0; i < 3; i++) {
@@ -85,16 +61,16 @@ static void read_arch(struct reader *d, struct hf_config *c)
 static void refuse_unsupported(struct reader *d)
 {
 	static const char *const must_be_false[] = {"attention_bias", "mlp_bias", "use_sliding_window"};
-	const json_t *act = get(d->o, "hidden_act"), *types = get(d->o, "layer_types"), *v;
+	const json_t *act = reader_get(d->o, "hidden_act"), *types = reader_get(d->o, "layer_types"), *v;
 
 	for (size_t i = 0; i < sizeof must_be_false / sizeof must_be_false[0]; i++) {
-		v = get(d->o, must_be_false[i]);
+		v = reader_get(d->o, must_be_false[i]);
 		if (v && !json_is_false(v))
 			refuse(d, must_be_false[i]);
 	}
 	if (act && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0))
 		refuse(d, "a hidden_act other than silu");
-	if (get(d->o, "quantization_config"))
+	if (reader_get(d->o, "quantization_config"))
 		refuse(d, "quantization_config (weights must be BF16, F16 or F32)");
 	for (size_t i = 0; i < json_array_size(types); i++) {
 		v = json_array_get(types, i);
@@ -105,17 +81,17 @@ static void refuse_unsupported(struct reader *d)
 
 static void read_sizes(struct reader *d, struct hf_config *c)
 {
-	c->hidden = whole(d, "hidden_size", 0, 1 << 17);
-	c->intermediate = whole(d, "intermediate_size", 0, 1 << 19);
-	c->n_layer = whole(d, "num_hidden_layers", 0, 1000);
-	c->n_head = whole(d, "num_attention_heads", 0, 1024);
-	c->n_kv_head = whole(d, "num_key_value_heads", c->n_head, 1024);
+	c->hidden = reader_whole(d, "hidden_size", 0, 1 << 17);
+	c->intermediate = reader_whole(d, "intermediate_size", 0, 1 << 19);
+	c->n_layer = reader_whole(d, "num_hidden_layers", 0, 1000);
+	c->n_head = reader_whole(d, "num_attention_heads", 0, 1024);
+	c->n_kv_head = reader_whole(d, "num_key_value_heads", c->n_head, 1024);
 	int hd = c->arch == HF_QWEN3 ? 128 : c->hidden / c->n_head;
-	c->head_dim = whole(d, "head_dim", hd ? hd : 1, 512);
-	c->vocab = whole(d, "vocab_size", 0, 1 << 21);
-	c->max_position = whole(d, "max_position_embeddings", c->arch == HF_LLAMA ? 2048 : 32768, 1 << 24);
+	c->head_dim = reader_whole(d, "head_dim", hd ? hd : 1, 512);
+	c->vocab = reader_whole(d, "vocab_size", 0, 1 << 21);
+	c->max_position = reader_whole(d, "max_position_embeddings", c->arch == HF_LLAMA ? 2048 : 32768, 1 << 24);
 	c->rms_eps = positive(d, d->o, "rms_norm_eps", 1e-6);
-	const json_t *tied = get(d->o, "tie_word_embeddings");
+	const json_t *tied = reader_get(d->o, "tie_word_embeddings");
 	c->tied = !tied ? HF_TIED_UNSAID : json_is_true(tied) ? HF_TIED_YES : HF_TIED_NO;
 	if (d->rc == 0 && (c->n_head % c->n_kv_head || c->head_dim % 2))
 		d->rc = errtext_set(d->e, -EINVAL, "config.json: %d heads, %d key/value heads, head_dim %d do not fit each other", c->n_head,
@@ -125,8 +101,8 @@ static void read_sizes(struct reader *d, struct hf_config *c)
 static void read_rope(struct reader *d, struct hf_config *c)
 {
 	static const char *const names[] = {"default", "linear", "llama3", "yarn"};
-	const json_t *p = get(d->o, "rope_parameters"), *o = p ? p : get(d->o, "rope_scaling");
-	const json_t *type = get(o, "rope_type") ? get(o, "rope_type") : get(o, "type");
+	const json_t *p = reader_get(d->o, "rope_parameters"), *o = p ? p : reader_get(d->o, "rope_scaling");
+	const json_t *type = reader_get(o, "rope_type") ? reader_get(o, "rope_type") : reader_get(o, "type");
 	const char *name = type ? json_string_value(type) : "default";
 	int kind = -1;
 
@@ -145,10 +121,10 @@ static void read_rope(struct reader *d, struct hf_config *c)
 	c->rope_beta_fast = positive(d, o, "beta_fast", 32);
 	c->rope_beta_slow = positive(d, o, "beta_slow", 1);
 	c->rope_mscale = positive(d, o, "mscale", 1);
-	c->rope_mscale_all = get(o, "mscale_all_dim") ? positive(d, o, "mscale_all_dim", 1) : 0;
-	if (kind == HF_ROPE_YARN && (get(o, "attention_factor") || json_is_false(get(o, "truncate"))))
+	c->rope_mscale_all = reader_get(o, "mscale_all_dim") ? positive(d, o, "mscale_all_dim", 1) : 0;
+	if (kind == HF_ROPE_YARN && (reader_get(o, "attention_factor") || json_is_false(reader_get(o, "truncate"))))
 		refuse(d, "yarn with attention_factor or without truncate");
-	if (get(d->o, "partial_rotary_factor") || get(p, "partial_rotary_factor"))
+	if (reader_get(d->o, "partial_rotary_factor") || reader_get(p, "partial_rotary_factor"))
 		refuse(d, "partial_rotary_factor");
 	if (d->rc == 0 && kind == HF_ROPE_LLAMA3 && !(c->rope_high > c->rope_low))
 		d->rc = errtext_set(d->e, -EINVAL, "config.json: high_freq_factor must be above low_freq_factor");
@@ -197,10 +173,10 @@ int hf_config_parse(const char *json, size_t len, struct hf_config *ret, struct 
 	refuse_unsupported(&d);
 	read_sizes(&d, &c);
 	read_rope(&d, &c);
-	const json_t *bos = get(o, "bos_token_id");
+	const json_t *bos = reader_get(o, "bos_token_id");
 	if (json_is_integer(bos) && json_integer_value(bos) >= 0 && json_integer_value(bos) < c.vocab)
 		c.bos_id = json_integer_value(bos);
-	add_eos_all(&c, get(o, "eos_token_id"));
+	add_eos_all(&c, reader_get(o, "eos_token_id"));
 	json_decref(o);
 	if (d.rc == 0)
 		*ret = c;
@@ -213,7 +189,7 @@ int hf_generation_parse(const char *json, size_t len, struct hf_config *c, struc
 
 	if (!o)
 		return -EINVAL;
-	add_eos_all(c, get(o, "eos_token_id"));
+	add_eos_all(c, reader_get(o, "eos_token_id"));
 	json_decref(o);
 	return 0;
 }
