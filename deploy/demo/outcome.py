@@ -58,7 +58,8 @@ class Outcome:
         ]
         if d.start == "base":  # it is good at both domains from the start: what a few minutes may do is not spoil it
             out.append(("a version of the learner's own was judged", any(v["version"] > 1 and v["state"] != "candidate" for v in d.status["versions"])))
-            out.append(("accept length held or rose (upper bound above 0)", self.rise is not None and self.rise[2] > 0))
+            if d.minutes >= 8:  # the first and the last prompts differ too, so a little is no fall
+                out.append(("accept length held (no sure fall by 0.1)", self.rise is not None and self.rise[2] > -0.1))
         elif d.minutes >= 8:
             out.append(("accept length rose (lower bound above 0)", self.rise is not None and self.rise[1] > 0))
         return out
