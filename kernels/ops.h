@@ -76,6 +76,14 @@ struct ttt_kv {
 	real *dv[TTT_MAX_STEPS];
 };
 
+/* Trunk keys of other rows than the query's, as they come round the ring (learn/seqpar.h). */
+struct ttt_block {
+	int n;                   /* keys */
+	const real *k, *v;       /* [n, nkv*d], RoPE applied */
+	real *dk, *dv;           /* backward only, += */
+	const uint32_t *lo, *hi; /* host, [query rows]: row t sees keys [lo[t], hi[t]) of this block; equal: none */
+};
+
 struct ops {
 	/* ---- memory ---- */
 	void *(*alloc)(struct dev *d, size_t bytes); /* zeroed, 64-byte aligned; NULL = out of memory */
@@ -132,6 +140,11 @@ struct ops {
 	int (*ttt_attn)(struct dev *d, real *out, real *lse, const real *q, const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale);
 	/* dq = ; kv->dk, kv->dv += */
 	int (*ttt_attn_backward)(struct dev *d, real *dq, const struct ttt_kv *kv, const real *dout, const real *out, const real *lse, const real *q, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale);
+	/* The same query rows meet a further block of trunk keys: out and lse, as ttt_attn and earlier blocks left
+	 * them, become those over all keys seen. Optional: NULL where the back end cannot share a sequence by ring. */
+	int (*ttt_attn_more)(struct dev *d, real *out, real *lse, const real *q, const struct ttt_block *b, int n, int nh, int nkv, int hd, real scale);
+	/* dq, b->dk, b->dv += ; out and lse as after the last block */
+	int (*ttt_attn_more_backward)(struct dev *d, real *dq, const struct ttt_block *b, const real *dout, const real *out, const real *lse, const real *q, int n, int nh, int nkv, int hd, real scale);
 	/* Soft cross-entropy on rows [r0, r0+m) of the teacher against logits [m,Vd]:
 	 * weight w[m] (host) already holds kappa*decay/(B*N). Overwrites logits with
 	 * dlogits = w (softmax - Q). Host outputs per row: loss (= -Q·logsoftmax, without

@@ -201,6 +201,9 @@ int cpu_ttt_attn(struct dev *d, real *out, real *lse, const real *q, const struc
 		 int hd, real scale);
 int cpu_ttt_attn_backward(struct dev *d, real *dq, const struct ttt_kv *kv, const real *dout, const real *out, const real *lse,
 			  const real *q, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale);
+int cpu_ttt_attn_more(struct dev *d, real *out, real *lse, const real *q, const struct ttt_block *b, int n, int nh, int nkv, int hd, real scale);
+int cpu_ttt_attn_more_backward(struct dev *d, real *dq, const struct ttt_block *b, const real *dout, const real *out, const real *lse,
+			       const real *q, int n, int nh, int nkv, int hd, real scale);
 /* cpu/train.c */
 int cpu_soft_ce(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w,
 		int m, int Vd);

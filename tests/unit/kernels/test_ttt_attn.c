@@ -1,5 +1,6 @@
 /* TTT attention, forward and backward: against a naive double reference whose
- * backward is written from the softmax's own definition; against finite
+ * backward is written from the softmax's own definition; a sequence cut in two, whose
+ * later rows meet the earlier keys as a block of their own, equals the whole; against finite
  * differences (double build); packing by segments equals separate runs; the same
  * bits for any number of threads.
  */
@@ -237,6 +238,78 @@ static void packing(void **state)
 	dev_free(d);
 }
 
+/* Rows [from, to) of a problem as one of their own. */
+static struct problem part_of(const struct problem *p, int from, int to)
+{
+	struct problem part = *p;
+	size_t q = (size_t)(from * p->nh * p->hd), k = (size_t)(from * p->nkv * p->hd);
+	part.n = to - from;
+	part.q += q;
+	part.dout += q;
+	for (int i = 0; i < p->steps; i++)
+		part.kv.k[i] += k, part.kv.v[i] += k, part.kv.dk[i] += k, part.kv.dv[i] += k;
+	if (p->seg) {
+		part.seg = malloc((size_t)part.n * sizeof *part.seg);
+		assert_non_null(part.seg);
+		for (int t = 0; t < part.n; t++)
+			part.seg[t] = (int)p->seg[from + t] > from ? p->seg[from + t] - (uint32_t)from : 0;
+	}
+	return part;
+}
+
+static void check_cut(struct dev *d, int n, int cut, int nh, int nkv, int hd, int steps, bool packed)
+{
+	struct problem p;
+	struct reference ref;
+	problem_new(&p, n, nh, nkv, hd, steps, packed);
+	reference_new(&ref, &p);
+	struct problem a = part_of(&p, 0, cut), b = part_of(&p, cut, n);
+	size_t qn = (size_t)(n * nh * hd), kn = (size_t)(n * nkv * hd), ln = (size_t)(n * nh), qa = (size_t)(cut * nh * hd), la = (size_t)(cut * nh);
+	real *out = kt_reals(qn, 1), *lse = kt_reals(ln, 1), *dq = kt_reals(qn, 1);
+	uint32_t *lo = calloc((size_t)b.n, sizeof *lo), *hi = calloc((size_t)b.n, sizeof *hi);
+	assert_true(lo && hi);
+	for (int t = 0; t < b.n; t++) {
+		hi[t] = (uint32_t)cut;
+		lo[t] = p.seg ? p.seg[cut + t] < hi[t] ? p.seg[cut + t] : hi[t] : 0; /* a run that begins later sees none */
+	}
+	const struct ttt_block block = {.n = cut, .k = p.kv.k[0], .v = p.kv.v[0], .dk = p.kv.dk[0], .dv = p.kv.dv[0], .lo = lo, .hi = hi};
+	assert_int_equal(forward(d, &a, out, lse), 0);
+	assert_int_equal(forward(d, &b, out + qa, lse + la), 0);
+	assert_int_equal(d->ops->ttt_attn_more(d, out + qa, lse + la, b.q, &block, b.n, nh, nkv, hd, p.scale), 0);
+	kt_close(out, ref.out, qn, KT_TOL(3e-6));
+	kt_close(lse, ref.lse, ln, KT_TOL(2e-6));
+	assert_int_equal(backward(d, &a, dq, out, lse), 0);
+	assert_int_equal(backward(d, &b, dq + qa, out + qa, lse + la), 0);
+	assert_int_equal(d->ops->ttt_attn_more_backward(d, dq + qa, &block, b.dout, out + qa, lse + la, b.q, b.n, nh, nkv, hd, p.scale), 0);
+	kt_close(dq, ref.dq, qn, KT_TOL(5e-6));
+	for (int i = 0; i < steps; i++) {
+		kt_close(p.kv.dk[i], ref.dk[i], kn, KT_TOL(5e-6));
+		kt_close(p.kv.dv[i], ref.dv[i], kn, KT_TOL(5e-6));
+	}
+	hi[b.n - 1] = (uint32_t)cut + 1; /* past the block */
+	assert_int_equal(d->ops->ttt_attn_more(d, out + qa, lse + la, b.q, &block, b.n, nh, nkv, hd, p.scale), -EINVAL);
+	free(a.seg);
+	free(b.seg);
+	free(lo);
+	free(hi);
+	free(out);
+	free(lse);
+	free(dq);
+	reference_done(&ref, &p);
+	problem_done(&p);
+}
+
+static void cut_in_two(void **state)
+{
+	struct dev *d = kt_dev(state, KT_MAX_THREADS);
+	kt_seed(14);
+	check_cut(d, 200, 70, 9, 3, 64, 3, false);
+	check_cut(d, 200, 131, 4, 4, 20, 2, false);
+	check_cut(d, 150, 60, 4, 2, 16, 4, true); /* a run begins before the cut, one after it */
+	check_cut(d, 9, 8, 2, 1, 6, 1, false);
+	dev_free(d);
+}
+
 #ifdef REDRAFT_DOUBLE
 static double loss_of(struct dev *d, const struct problem *p, real *out)
 {
@@ -308,7 +381,7 @@ static void bad_input(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		KT_TESTS(against_reference), KT_TESTS(same_for_any_threads), KT_TESTS(packing), KT_TESTS(bad_input),
+		KT_TESTS(against_reference), KT_TESTS(same_for_any_threads), KT_TESTS(packing), KT_TESTS(cut_in_two), KT_TESTS(bad_input),
 #ifdef REDRAFT_DOUBLE
 		KT_TESTS(finite_differences),
 #endif
