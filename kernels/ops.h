@@ -64,6 +64,21 @@ struct teacher {
 	int n, K;
 	const uint32_t *ids; /* [n,K] draft ids, or NULL */
 	const real *p;       /* [n,K] */
+	const real *mass;    /* [n] the target's probability of the draft vocabulary, so that mass*p is not renormalised; NULL: 1 */
+};
+
+/* What a row of logits is drawn towards. Q the teacher's row, q = softmax(logits), r = mass*Q,
+ * alpha = sum_v min(r_v, q_v): how often a proposal drawn from q is accepted. */
+enum distill_kind {
+	DISTILL_MIX,        /* kl * -Q.log q + (1-kl) * (1 - alpha): cross-entropy at kl 1, total variation at kl 0 */
+	DISTILL_LOG_ALPHA,  /* -log alpha; its gradient is bounded by 2 in the 1-norm, whatever alpha */
+	DISTILL_REVERSE_KL, /* sum_v q_v (log q_v - log max(Q_v, DISTILL_FLOOR)) */
+	DISTILL_HARD,       /* -log q of the teacher's likeliest token (ties: the first column) */
+};
+#define DISTILL_FLOOR 1e-6
+struct distill {
+	enum distill_kind kind;
+	real kl; /* DISTILL_MIX */
 };
 
 /* Training keys/values of TTT steps 0..k: step 0 is the trunk, j >= 1 diagonals. */
@@ -145,11 +160,12 @@ struct ops {
 	int (*ttt_attn_more)(struct dev *d, real *out, real *lse, const real *q, const struct ttt_block *b, int n, int nh, int nkv, int hd, real scale);
 	/* dq, b->dk, b->dv += ; out and lse as after the last block */
 	int (*ttt_attn_more_backward)(struct dev *d, real *dq, const struct ttt_block *b, const real *dout, const real *out, const real *lse, const real *q, int n, int nh, int nkv, int hd, real scale);
-	/* Soft cross-entropy on rows [r0, r0+m) of the teacher against logits [m,Vd]:
-	 * weight w[m] (host) already holds kappa*decay/(B*N). Overwrites logits with
-	 * dlogits = w (softmax - Q). Host outputs per row: loss (= -Q·logsoftmax, without
-	 * w), argmax, alpha (= sum min(Q, q)); any may be NULL. */
-	int (*soft_ce)(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd);
+	/* y = softmax(x) of each row; y may be x */
+	int (*softmax)(struct dev *d, real *y, int ldy, const real *x, int ldx, int M, int N);
+	/* Loss of rows [r0, r0+m) of the teacher against logits [m,Vd], and its gradient: overwrites logits with
+	 * w times the gradient of the row's loss by its logits. w [m] (host) holds the row's weight and every
+	 * normalisation. Host outputs per row: loss (without w), argmax, alpha; any may be NULL. */
+	int (*distill)(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd, struct distill to);
 	/* y = a x + b y */
 	int (*axpby)(struct dev *d, real *y, real a, const real *x, real b, size_t n);
 	/* host *ret = sum of squares, in double, order fixed by n alone */

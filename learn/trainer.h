@@ -8,12 +8,23 @@
 #pragma once
 #include "kernels/model/eagle3.h"
 
-enum loss_kind { LOSS_KL };
+/* What a step's loss is (learn/ttt_loss.c has the table). n rows, kappa_t their weights. */
+enum loss_kind {
+	LOSS_KL,         /* 1/n sum kappa -Q.log q: eagle3.md's, and SpecForge's default */
+	LOSS_REVERSE_KL, /* 1/n sum kappa KL(q | Q) */
+	LOSS_TV,         /* 1/n sum kappa (1 - alpha) */
+	LOSS_CE,         /* 1/n sum kappa -log q[the teacher's likeliest token] */
+	LOSS_LK_ALPHA,   /* mean over kappa of -log alpha */
+	LOSS_LK_LAMBDA,  /* l LOSS_KL + (1-l) (1 - a), a = mean over kappa of alpha, l = exp(-a), which has no gradient */
+	N_LOSS
+};
+#define LOSS_NAMES "kl|reverse-kl|tv|ce|lk-alpha|lk-lambda" /* as options spell them, in enum order */
 enum optimizer_kind { OPT_ADAMW, OPT_MUON /* on the matrices; AdamW on head and norms */ };
 
 struct train_options {
 	int ttt_steps;      /* 7 */
 	real decay;         /* 0.8 */
+	enum loss_kind loss;
 	enum optimizer_kind optimizer;
 	real lr, muon_lr, beta1, beta2, eps, clip; /* 1e-3, 0.02, 0.9, 0.999, 1e-8, 0.5 */
 	real muon_momentum; /* 0.95 */
@@ -29,6 +40,7 @@ struct train_batch {
 	const uint32_t *seg;   /* [n] first row of the run that row t belongs to, or NULL */
 	const real *features;  /* [n,3*H_t] */
 	const uint8_t *mask;   /* [n] row t's weight: loss_mask shifted as the batch builder chose (indexed by t+k as in eagle3.md §3.2) */
+	const real *weight;    /* [n] on top of mask: the row as a teacher, as mask is; NULL: all 1 */
 	struct teacher teacher; /* Q_t, already shifted: row t = distribution after x_{t+1} */
 	const uint32_t *y;     /* [n] argmax over V after x_{t+1} */
 	const uint8_t *in_vocab; /* [n] t2d[y] */

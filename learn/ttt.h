@@ -131,7 +131,7 @@ int MUSTCHECK ttt_logits(struct ttt *t, const real *h2, const uint32_t *rows, in
 
 /* ttt_loss.c: loss, accuracy, and the head's share of the backward pass of step
  * k: dW of head and final norm += , t->dh rows 0..n_k-1 += . Fills ret's step k. */
-int MUSTCHECK ttt_head_backward(struct ttt *t, int k, real decay_k, const struct train_batch *b, struct train_result *ret);
+int MUSTCHECK ttt_head_backward(struct ttt *t, int k, real decay_k, enum loss_kind kind, const struct train_batch *b, struct train_result *ret);
 
 /* ttt_backward.c: all steps, last to first; gradients are overwritten. */
-int MUSTCHECK ttt_backward(struct ttt *t, real decay, const struct train_batch *b, struct train_result *ret);
+int MUSTCHECK ttt_backward(struct ttt *t, real decay, enum loss_kind kind, const struct train_batch *b, struct train_result *ret);

@@ -95,7 +95,7 @@ static int shared_backward(struct ttt *t)
 	return o->rmsnorm_backward(t->d, t->dh, H, ttt_dw(t, E3_NORM_IN), t->norm, H, t->e, H, ttt_w(t, E3_NORM_IN), t->rstd, n, H);
 }
 
-int ttt_backward(struct ttt *t, real decay, const struct train_batch *b, struct train_result *ret)
+int ttt_backward(struct ttt *t, real decay, enum loss_kind kind, const struct train_batch *b, struct train_result *ret)
 {
 	double weight[TTT_MAX_STEPS] = {1};
 	for (int k = 1; k < t->n_steps; k++)
@@ -105,7 +105,7 @@ int ttt_backward(struct ttt *t, real decay, const struct train_batch *b, struct 
 	for (int k = t->n_steps - 1; k >= 0; k--) {
 		const struct ttt_step *s = &t->step[k];
 		int m = t->n - k;
-		TRY(ttt_head_backward(t, k, (real)weight[k], b, ret));
+		TRY(ttt_head_backward(t, k, (real)weight[k], kind, b, ret));
 		TRY(mlp_backward(t, s, m));
 		TRY(attention_backward(t, k, s, b->pos, b->seg, m));
 		TRY(project_backward(t, k, s, m));

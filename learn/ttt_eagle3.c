@@ -117,7 +117,7 @@ static int trainer_forward_backward(struct trainer *t, const struct train_batch 
 	TRY(check_batch(t, b));
 	TRY(ttt_begin(t->ttt, b->n, t->opt.ttt_steps, b->ids, b->features));
 	TRY(ttt_forward(t->ttt, b->pos, b->seg));
-	TRY(ttt_backward(t->ttt, t->opt.decay, b, &res));
+	TRY(ttt_backward(t->ttt, t->opt.decay, t->opt.loss, b, &res));
 	TRY(t->ttt->d->ops->sumsq(t->ttt->d, &sum, t->ttt->dw, t->ttt->lay.total));
 	res.grad_norm = sqrt(sum);
 	*ret = res;

@@ -1,13 +1,15 @@
-/* The loss of one step, and the head's share of its backward pass (eagle3.md §3.4).
+/* The loss of one step, and the head's share of its backward pass (eagle3.md §3.4, §6.1).
  *
  * Logits exist for a chunk of rows at a time: forward, soft cross-entropy, and
  * both products of the backward pass, then the next chunk. Only rows whose
  * weight is not zero get logits at all; since a token outside the draft
  * vocabulary can be no hit, accuracy needs no others either.
  *
- * loss_k = -1/n sum_t kappa_{t+k} Q_{t+k} . log softmax(logits_t), n = all rows.
+ * By default loss_k = -1/n sum_t kappa_{t+k} Q_{t+k} . log softmax(logits_t), n = all rows;
+ * the other kinds are rows of the table below. kappa is the batch's weight where mask and vocabulary allow.
  * acc_k  = hits / rows whose mask_{t+k} is set. Row t+k must lie in row t's run.
  */
+#include <math.h>
 #include "learn/ttt.h"
 
 /* Rows t of step k with weight, ascending, into t->rows; how many rows the mask covers into *ret_masked. */
@@ -26,18 +28,79 @@ static int weighted_rows(struct ttt *t, int k, const struct train_batch *b, int6
 	return m;
 }
 
-/* Teacher rows are the rows t+k: consecutive while the rows are, so one call per run. */
-static int cross_entropy(struct ttt *t, int k, real weight, const struct train_batch *b, const uint32_t *rows, int m)
+/* Where the six kinds differ: what the op is asked for, and what their sums are divided by. */
+static const struct {
+	struct distill to;
+	bool by_kappa; /* the mean is over kappa, not over all n rows */
+} kinds[N_LOSS] = {
+	[LOSS_KL] = {{DISTILL_MIX, 1}, false},
+	[LOSS_REVERSE_KL] = {{DISTILL_REVERSE_KL, 0}, false},
+	[LOSS_TV] = {{DISTILL_MIX, 0}, false},
+	[LOSS_CE] = {{DISTILL_HARD, 0}, false},
+	[LOSS_LK_ALPHA] = {{DISTILL_LOG_ALPHA, 0}, true},
+	[LOSS_LK_LAMBDA] = {{DISTILL_MIX, 0}, true}, /* step_loss() puts kl in, once alpha is known */
+};
+
+/* One step's loss: what each of its rows is given. */
+struct step_loss {
+	struct distill to;
+	double unit; /* weight of a row with kappa 1, without the step's decay */
+	double kappa; /* sum over the weighted rows */
+};
+
+static real kappa_of(const struct train_batch *b, uint32_t j)
 {
+	return b->weight ? b->weight[j] : 1;
+}
+
+/* Logits of `m` of step k's weighted rows from t->rows[at] on, and the op on them with weights unit*kappa.
+ * Teacher rows are the rows t+k: consecutive while the rows are, so one call per run. */
+static int chunk_loss(struct ttt *t, int k, double unit, struct distill to, const struct train_batch *b, int at, int m)
+{
+	const uint32_t *rows = t->rows + at;
 	int V = t->c.V_d;
+	TRY(ttt_logits(t, t->step[k + 1].g, rows, m));
 	for (int i = 0; i < m; i++)
-		t->weight[i] = weight;
+		t->weight[i] = (real)(unit * (double)kappa_of(b, rows[i] + (uint32_t)k));
 	for (int i = 0, end; i < m; i = end) {
 		for (end = i + 1; end < m && rows[end] == rows[end - 1] + 1; end++)
 			;
-		TRY(t->d->ops->soft_ce(t->d, t->logits + (size_t)i * (size_t)V, t->row_loss + i, t->argmax + i, t->row_alpha + i, &b->teacher,
-				       (int)rows[i] + k, t->weight + i, end - i, V));
+		TRY(t->d->ops->distill(t->d, t->logits + (size_t)i * (size_t)V, t->row_loss + i, t->argmax + i, t->row_alpha + i, &b->teacher,
+				       (int)rows[i] + k, t->weight + i, end - i, V, to));
 	}
+	return 0;
+}
+
+/* Mean over kappa of alpha: a pass over the logits of its own, for the one kind that mixes by it. */
+static int mean_alpha(struct ttt *t, int k, const struct train_batch *b, int m, double kappa, double *ret)
+{
+	double sum = 0;
+	for (int at = 0, part; at < m; at += part) {
+		part = m - at < t->head_chunk ? m - at : t->head_chunk;
+		TRY(chunk_loss(t, k, 0, (struct distill){DISTILL_MIX, 0}, b, at, part));
+		for (int i = 0; i < part; i++)
+			sum += (double)t->row_alpha[i] * (double)kappa_of(b, t->rows[at + i] + (uint32_t)k);
+	}
+	*ret = sum / kappa;
+	return 0;
+}
+
+static int step_loss(struct ttt *t, int k, enum loss_kind kind, const struct train_batch *b, int m, struct step_loss *ret)
+{
+	struct step_loss s = {.to = kinds[kind].to, .unit = 1 / (double)t->n};
+	for (int i = 0; i < m; i++)
+		s.kappa += (double)kappa_of(b, t->rows[i] + (uint32_t)k);
+	if (kinds[kind].by_kappa && s.kappa > 0)
+		s.unit = 1 / s.kappa;
+	if (kind == LOSS_LK_LAMBDA && s.kappa > 0) {
+		double alpha;
+		TRY(mean_alpha(t, k, b, m, s.kappa, &alpha));
+		/* l/n of the cross-entropy and (1-l)/kappa of the rest, as one unit and one mix */
+		double ce = exp(-alpha) / (double)t->n, rest = (1 - exp(-alpha)) / s.kappa;
+		s.unit = ce + rest;
+		s.to.kl = (real)(ce / s.unit);
+	}
+	*ret = s;
 	return 0;
 }
 
@@ -65,29 +128,31 @@ static int scatter_add(struct ttt *t, int n_k, int m)
 	return t->d->ops->add(t->d, t->dh, t->norm, (size_t)n_k * (size_t)H);
 }
 
-int ttt_head_backward(struct ttt *t, int k, real decay_k, const struct train_batch *b, struct train_result *ret)
+int ttt_head_backward(struct ttt *t, int k, real decay_k, enum loss_kind kind, const struct train_batch *b, struct train_result *ret)
 {
 	size_t H = (size_t)t->c.H;
 	int64_t masked, hits = 0;
 	double loss = 0, alpha = 0;
+	struct step_loss s;
 	int m = weighted_rows(t, k, b, &masked);
+	TRY(step_loss(t, k, kind, b, m, &s));
 	TRY(ttt_zero(t, t->dhead, (size_t)m * H));
 	for (int at = 0, part; at < m; at += part) {
 		part = m - at < t->head_chunk ? m - at : t->head_chunk;
 		const uint32_t *rows = t->rows + at;
-		TRY(ttt_logits(t, t->step[k + 1].g, rows, part));
-		TRY(cross_entropy(t, k, decay_k / (real)t->n, b, rows, part));
+		TRY(chunk_loss(t, k, s.unit * (double)decay_k, s.to, b, at, part));
 		for (int i = 0; i < part; i++) {
-			loss += (double)t->row_loss[i];
-			alpha += (double)t->row_alpha[i];
+			double kappa = (double)kappa_of(b, rows[i] + (uint32_t)k);
+			loss += kappa * (double)t->row_loss[i];
+			alpha += kappa * (double)t->row_alpha[i];
 			hits += t->d2t[t->argmax[i]] + (int64_t)t->argmax[i] == (int64_t)b->y[rows[i] + (uint32_t)k];
 		}
 		TRY(head_chunk_backward(t, t->dhead + (size_t)at * H, part));
 	}
 	TRY(scatter_add(t, t->n - k, m));
-	ret->step_loss[k] = loss / (double)t->n;
+	ret->step_loss[k] = loss * s.unit;
 	ret->step_acc[k] = masked ? (double)hits / (double)masked : 0;
-	ret->step_alpha[k] = m ? alpha / (double)m : 0;
+	ret->step_alpha[k] = s.kappa > 0 ? alpha / s.kappa : 0;
 	if (k == 0)
 		ret->tokens = m;
 	return 0;

@@ -204,9 +204,11 @@ int cpu_ttt_attn_backward(struct dev *d, real *dq, const struct ttt_kv *kv, cons
 int cpu_ttt_attn_more(struct dev *d, real *out, real *lse, const real *q, const struct ttt_block *b, int n, int nh, int nkv, int hd, real scale);
 int cpu_ttt_attn_more_backward(struct dev *d, real *dq, const struct ttt_block *b, const real *dout, const real *out, const real *lse,
 			       const real *q, int n, int nh, int nkv, int hd, real scale);
+/* cpu/distill.c */
+int cpu_softmax(struct dev *d, real *y, int ldy, const real *x, int ldx, int M, int N);
+int cpu_distill(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w,
+		int m, int Vd, struct distill to);
 /* cpu/train.c */
-int cpu_soft_ce(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w,
-		int m, int Vd);
 int cpu_sumsq(struct dev *d, double *ret, const real *x, size_t n);
 int cpu_adamw(struct dev *d, real *w, real *m, real *v, const real *g, size_t n, real lr, real beta1, real beta2, real eps, real wd,
 	      real gscale, int64_t step);

@@ -35,7 +35,7 @@ static double now(void)
 
 /* ---- profile: the ops table with a clock around the slots that matter ---- */
 enum { P_GEMM, P_ATTN, P_ATTN_BACK, P_CE, P_ADAMW, P_OTHER, P_N };
-static const char *const p_name[P_N] = {"gemm", "ttt_attn", "ttt_attn_backward", "soft_ce", "adamw", "row ops"};
+static const char *const p_name[P_N] = {"gemm", "ttt_attn", "ttt_attn_backward", "distill", "adamw", "row ops"};
 static double p_time[P_N], p_flop;
 static const struct ops *inner;
 #define TIMED(slot, call) double t0 = now(); int r = inner->call; p_time[slot] += now() - t0; return r
@@ -54,9 +54,9 @@ static int t_attn_back(struct dev *d, real *dq, const struct ttt_kv *kv, const r
 {
 	TIMED(P_ATTN_BACK, ttt_attn_backward(d, dq, kv, dout, out, lse, q, seg, n, nh, nkv, hd, scale));
 }
-static int t_ce(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd)
+static int t_ce(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd, struct distill to)
 {
-	TIMED(P_CE, soft_ce(d, logits, loss, argmax, alpha, q, r0, w, m, Vd));
+	TIMED(P_CE, distill(d, logits, loss, argmax, alpha, q, r0, w, m, Vd, to));
 }
 static int t_adamw(struct dev *d, real *w, real *m, real *v, const real *g, size_t n, real lr, real b1, real b2, real eps, real wd, real gscale, int64_t step)
 {
@@ -71,7 +71,7 @@ static void profile(struct dev *d)
 	timed.gemm = t_gemm;
 	timed.ttt_attn = t_attn;
 	timed.ttt_attn_backward = t_attn_back;
-	timed.soft_ce = t_ce;
+	timed.distill = t_ce;
 	timed.adamw = t_adamw;
 	d->ops = &timed;
 }
