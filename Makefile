@@ -32,7 +32,7 @@ LIBS    := -lrdkafka -levent -levent_pthreads -ljansson -lcrypto -lm
 
 # Rooms: every .c of a folder, except the programs' own main files.
 srcs     = $(filter-out $(MAINS),$(wildcard $(1)/*.c))
-MAINS   := serve/redraft-serve.c learn/redraft-learn.c daemon/redraftd.c
+MAINS   := serve/redraft-serve.c learn/redraft-learn.c daemon/redraftd.c kernels/comm_mpi.c
 BASE    := $(call srcs,daemon/base)
 KERNELS := $(call srcs,kernels) $(call srcs,kernels/cpu) $(call srcs,kernels/model)
 SCHEMAS := $(call srcs,schemas)
@@ -48,7 +48,9 @@ $(B)/kernels/cpu/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
 $(B)/kernels/cpu/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mavx2
 
 PROGS := redraft-serve redraft-learn redraftd redraftctl redraft-mock-broker
-all: $(PROGS:%=$(B)/bin/%)
+# Ranks over MPI, where it is installed: an object of its own, which the learner loads when mpirun started it.
+MPI := $(shell pkg-config --exists ompi-c 2>/dev/null && echo $(B)/lib/redraft/redraft-mpi.so)
+all: $(PROGS:%=$(B)/bin/%) $(MPI)
 
 $(B)/bin/redraft-serve: $(call obj,serve/redraft-serve.c $(SERVE) $(KERNELS) $(SCHEMAS) $(BASE))
 $(B)/bin/redraft-learn: $(call obj,learn/redraft-learn.c $(LEARN) $(KERNELS) $(SCHEMAS) $(BASE))
@@ -58,6 +60,10 @@ $(B)/bin/redraft-mock-broker: $(call obj,deploy/demo/mock-broker.c $(BASE))
 $(B)/bin/%:
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS)
+
+$(B)/lib/redraft/redraft-mpi.so: kernels/comm_mpi.c kernels/comm.h
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -M%,$(CFLAGS)) -fPIC -shared $$(pkg-config --cflags ompi-c | sed 's/-I/-isystem /g') -o $@ $< $$(pkg-config --libs ompi-c)
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)

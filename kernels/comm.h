@@ -1,0 +1,93 @@
+/* Ranks: processes that compute one thing together, as a table of how bytes travel.
+ *
+ * A back end does four things: start sends and receives, wait for them, end the
+ * whole group, go away. What is made of that (broadcast, all-to-all, sums) is
+ * written once, in comm.c, in an order fixed by rank: a sum is the same bits on
+ * every rank and in every run.
+ *
+ *   comm_self     one rank, this process; costs nothing
+ *   comm_threads  ranks as threads of one process: tests
+ *   comm_mpi      Open MPI, in a shared object of its own that is loaded when a
+ *                 launcher started us (redraft-mpi.so); no program needs MPI
+ *
+ * Threads: one at a time uses a comm. Messages between two ranks arrive in the
+ * order of their posts. One post may be under way; it is waited for before the
+ * next. What is sent stays unchanged, what is received unread, until then.
+ *
+ * Failure is for good: once a call failed (-ECONNABORTED: a rank is gone or gave
+ * up; -ECANCELED: *stop was set while waiting; -ETIMEDOUT) every later one fails,
+ * and c->error says why in a sentence. A rank that fails elsewhere must call
+ * comm_abort, or the others wait for it.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "kernels/dev.h"
+
+enum { COMM_MAX_RANKS = 256 };
+
+struct comm_out { /* bytes for a peer, which is another rank */
+	int peer;
+	const void *p;
+	size_t bytes;
+};
+struct comm_in {
+	int peer;
+	void *p;
+	size_t bytes; /* as many as the peer sends */
+};
+
+struct comm;
+struct comm_ops {
+	const char *name;
+	int (*post)(struct comm *c, const struct comm_out *out, int n_out, const struct comm_in *in, int n_in);
+	int (*wait)(struct comm *c);
+	void (*abort)(struct comm *c); /* the other ranks' calls fail soon; may end this process */
+	void (*free)(struct comm *c);
+};
+
+struct comm {
+	const struct comm_ops *ops;
+	void *impl;
+	int rank, size;
+	int failed;               /* 0, or the errno of the first failure */
+	const volatile int *stop; /* NULL, or: when it becomes nonzero, waits end */
+	int timeout_s;            /* longest wait for a peer inside a step; 0 = for ever */
+	char error[192];
+};
+
+/* Some ranks of a comm, in an order of their own. */
+struct comm_group {
+	struct comm *c;
+	int n, me; /* me: my place in rank[] */
+	int rank[COMM_MAX_RANKS];
+};
+
+struct comm *comm_self(void); /* one for the process; never freed */
+int MUSTCHECK comm_threads_new(int n, struct comm **ret /* [n], one for each thread */);
+/* What the launcher started us as: mpi under mpirun, else self. -EINVAL with e: no redraft-mpi.so, or it does not load. */
+int MUSTCHECK comm_open(struct comm **ret, struct errtext *e);
+struct comm *comm_free(struct comm *c); /* NULL and comm_self are fine */
+
+int MUSTCHECK comm_post(struct comm *c, const struct comm_out *out, int n_out, const struct comm_in *in, int n_in);
+int MUSTCHECK comm_wait(struct comm *c);
+/* Notes the first failure and returns it. Inline, for back ends in shared objects of their own. */
+static inline int PRINTF(3, 4) comm_fail(struct comm *c, int r, const char *fmt, ...)
+{
+	if (c->failed)
+		return c->failed;
+	va_list ap;
+	va_start(ap, fmt);
+	(void)vsnprintf(c->error, sizeof c->error, fmt, ap);
+	va_end(ap);
+	return c->failed = r;
+}
+void comm_abort(struct comm *c, const char *why);
+
+/* Host memory; all ranks call. */
+int MUSTCHECK comm_broadcast(struct comm *c, void *p, size_t bytes); /* from rank 0 */
+int MUSTCHECK comm_barrier(struct comm *c);
+int MUSTCHECK comm_all_gather(struct comm *c, const void *mine, void *ret_all /* [size][bytes] */, size_t bytes);
+
+/* Device memory: x [n] becomes the sum over ranks, ((x_0 + x_1) + x_2) + ... */
+int MUSTCHECK comm_sum(struct comm *c, struct dev *d, real *x, size_t n);
