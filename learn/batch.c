@@ -181,7 +181,7 @@ static bool generated(const struct joined *j, int i)
 }
 
 /* Teacher, y, in_vocab and mask of rows row0..row0+n-1. */
-static int teach(struct batcher *b, const struct joined *j, int row0, int n)
+static int teach(struct batcher *b, const struct joined *j, int row0, int n, int lead)
 {
 	int *rows = malloc((size_t)n * 2 * sizeof *rows), *src = rows ? rows + n : NULL, m = 0;
 	if (!rows)
@@ -191,7 +191,7 @@ static int teach(struct batcher *b, const struct joined *j, int row0, int n)
 	memset(b->mask, 0, (size_t)n);
 	memset(b->in_vocab, 0, (size_t)n);
 	memset(b->y, 0, (size_t)n * sizeof *b->y);
-	for (int t = 0; t < n && row0 + t + 1 < j->n; t++) { /* nobody recorded what follows the run's last row's next token */
+	for (int t = lead; t < n && row0 + t + 1 < j->n; t++) { /* nobody recorded what follows the run's last row's next token */
 		int next = row0 + t + 1;
 		if (!b->prompt_rows && !generated(j, next + 1))
 			continue;
@@ -237,11 +237,11 @@ static void hand_out(const struct batcher *b, const struct joined *j, int row0, 
 	};
 }
 
-int batch_build(struct batcher *b, const struct joined *j, int row0, int n, struct train_batch *ret, int *ret_weighted)
+int batch_build(struct batcher *b, const struct joined *j, int row0, int n, int lead, struct train_batch *ret, int *ret_weighted)
 {
-	int r = fill(b, j, row0, n);
+	int r = lead >= 0 && lead < n ? fill(b, j, row0, n) : -EINVAL;
 	if (!r)
-		r = teach(b, j, row0, n);
+		r = teach(b, j, row0, n, lead);
 	if (!r)
 		hand_out(b, j, row0, n, ret, ret_weighted);
 	return r;

@@ -38,9 +38,9 @@ int MUSTCHECK batcher_init(struct batcher *b, struct dev *d, const struct frozen
 void batcher_done(struct batcher *b); /* safe on a zeroed struct */
 /* The draft's vocabulary (offsets as in the file); again after each change. */
 int MUSTCHECK batcher_set_vocab(struct batcher *b, const int64_t *d2t, int V_d);
-/* Rows [row0, row0+n) of a run; ret points into b until the next call. *ret_weighted: rows with weight
- * whose token is in the draft vocabulary. */
-int MUSTCHECK batch_build(struct batcher *b, const struct joined *j, int row0, int n, struct train_batch *ret, int *ret_weighted);
+/* Rows [row0, row0+n) of a run, the first `lead` of them as history alone (weight 0, no teacher); ret points into b until
+ * the next call. *ret_weighted: rows with weight whose token is in the draft vocabulary. */
+int MUSTCHECK batch_build(struct batcher *b, const struct joined *j, int row0, int n, int lead, struct train_batch *ret, int *ret_weighted);
 
 /* A teacher kept for the next epoch: what batch_build worked out for n rows. One allocation. */
 struct batch_teacher {

@@ -22,6 +22,7 @@ void checkpoint_done(struct checkpoint *c)
 	json_decref(c->state);
 	free(c->params);
 	free(c->moments);
+	free(c->average);
 	free(c->d2t);
 	free(c->counts);
 	memset(c, 0, sizeof *c);
@@ -75,13 +76,15 @@ int checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c
 	struct sha *sha = sha_new();
 	struct buf out = BUF_INIT(0);
 	int n = 0, r = state && sha ? path_of(dir, serial, path) : -ENOMEM;
-	struct st_out t[5];
+	struct st_out t[6];
 	t[n++] = (struct st_out){"counts", ST_U64, 1, {(uint64_t)c->V}, c->counts};
 	if (c->params) {
 		t[n++] = (struct st_out){"d2t", ST_I64, 1, {(uint64_t)c->V_d}, c->d2t};
 		t[n++] = (struct st_out){"params", real_type, 1, {c->n_params}, c->params};
 		t[n++] = (struct st_out){"moments", real_type, 1, {c->n_moments}, c->moments};
 	}
+	if (c->average)
+		t[n++] = (struct st_out){"average", real_type, 1, {c->n_params}, c->average};
 	t[n++] = (struct st_out){"state", ST_U8, 1, {state ? strlen(state) : 0}, state};
 	for (int i = 0; i < n && !r; i++)
 		hash_tensor(sha, t[i].name, t[i].data, (size_t)t[i].shape[0] * st_dtype_size(t[i].dtype));
@@ -130,7 +133,7 @@ static int parse(const struct fs_map *map, struct checkpoint *c, struct errtext 
 	struct st_file *st = NULL;
 	struct sha *sha = sha_new();
 	char *state = NULL, hex[SHA_HEX];
-	size_t n_state = 0, n_counts = 0, n_d2t = 0;
+	size_t n_state = 0, n_counts = 0, n_d2t = 0, n_average = 0;
 	int r = sha ? st_parse(map->data, map->len, &st, e) : -ENOMEM;
 	if (!r)
 		r = take(st, "counts", ST_U64, sha, (void **)&c->counts, &n_counts);
@@ -140,6 +143,10 @@ static int parse(const struct fs_map *map, struct checkpoint *c, struct errtext 
 		r = take(st, "params", real_type, sha, (void **)&c->params, &c->n_params);
 	if (!r)
 		r = take(st, "moments", real_type, sha, (void **)&c->moments, &c->n_moments);
+	if (!r)
+		r = take(st, "average", real_type, sha, (void **)&c->average, &n_average);
+	if (!r && c->average && n_average != c->n_params)
+		r = -EINVAL;
 	if (!r)
 		r = take(st, "state", ST_U8, sha, (void **)&state, &n_state);
 	if (!r) {

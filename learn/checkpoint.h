@@ -13,6 +13,7 @@ struct checkpoint {
 	json_t *state;    /* owned */
 	size_t n_params, n_moments;
 	real *params, *moments; /* owned; NULL before there is a draft */
+	real *average;          /* [n_params] owned; NULL: none is kept */
 	int V_d;
 	int64_t *d2t;     /* owned */
 	int V;

@@ -101,7 +101,7 @@ static int keep(struct collecting *x, int p, const struct source_msg *m)
 	}
 	if (strcmp(r.meta.target_fp, x->fz->target_fp) != 0)
 		x->refused++;
-	else if (!(k = pool_append(x->pool, p, m->offset, m->data, (uint32_t)m->len, &ref))) {
+	else if (!(k = pool_append(x->pool, p, m->offset, m->time_s, m->data, (uint32_t)m->len, &ref))) {
 		x->rows += r.T;
 		x->records++;
 	}

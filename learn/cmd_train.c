@@ -24,7 +24,7 @@ struct conf {
 	char *store, *target_fp, *from_pool, *from_files, *judge_pool, *from_draft, *out, *daemon_socket;
 	bool json, prompt_rows, submit;
 	int optimizer, schedule, order;
-	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, eval_tokens, domain_max, k, cache_mb;
+	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, eval_tokens, domain_max, k, cache_mb;
 	double lr, muon_lr, clip, decay, ema, share, replay_share, anchor;
 };
 
@@ -65,6 +65,7 @@ static const struct conf_entry entries[] = {
 	{"train.anchor", CONF_REAL, AT(anchor), "0", 0, 1, NULL, false, "", "each step draws the weights this far towards the start (or the end of the first folder)"},
 	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
 	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 65536, NULL, false, "tok", "rows of one step; longer runs take several"},
+	{"train.history_rows", CONF_INT, AT(history_rows), "256", 0, 16384, NULL, false, "tok", "rows before a window that are laid in front of it as context, an earlier request's too"},
 	{"train.prompt_rows", CONF_BOOL, AT(prompt_rows), "on", 0, 0, NULL, false, "", "learn from prompts too, not from replies alone"},
 	{"train.cache_mb", CONF_INT, AT(cache_mb), "1024", 0, 1e7, NULL, false, "MiB", "teachers kept in memory from one epoch to the next"},
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
@@ -201,7 +202,7 @@ static void options(const struct conf *c, struct offline_options *o)
 		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
 			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
 			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
-		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .epochs = (int)c->epochs, .tokens = c->tokens,
+		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .history_rows = (int)c->history_rows, .epochs = (int)c->epochs, .tokens = c->tokens,
 		.prompt_rows = c->prompt_rows, .cosine = c->schedule == 1, .stream = c->order == 1, .replay_share = c->replay_share, .anchor = c->anchor, .ema = c->ema, .heldout_share = c->share,
 		.heldout_domain_max = (int)c->domain_max, .k = (int)c->k, .eval_tokens = c->eval_tokens, .cache_bytes = (uint64_t)c->cache_mb << 20,
 		.stop = &stop_now,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "learn/history.h"
 #include "schemas/record.h"
 
 enum { SEGMENT_BYTES = 64 << 20, PARTITIONS = 1024 };
@@ -24,6 +25,12 @@ static int run_closed(void *arg, struct run *r)
 		c->cap = cap;
 	}
 	c->pool_of[c->runs.n] = c->n_pools - 1;
+	history_chain(&c->runs, r);
+	r->first = history_repeated(&c->runs, r);
+	if (r->n - r->first < JOIN_MIN_ROWS) { /* all of it was said before */
+		run_done(r);
+		return 0;
+	}
 	int k = runs_add(&c->runs, r);
 	if (k)
 		run_done(r);
@@ -86,7 +93,7 @@ static int take(void *arg, int partition, int64_t offset, const void *blob, uint
 	c->records++;
 	c->rows += r.T;
 	c->generated += r.T_gen;
-	k = join_add(&c->join, &r, partition, offset, ref);
+	k = join_add(&c->join, &r, partition, offset, 0, ref);
 	record_done(&r);
 	return k;
 }
@@ -108,6 +115,7 @@ static int add_pool(struct corpus *c, const char *dir, struct errtext *e)
 	join_done(&c->join);
 	join_init(&c->join, run_closed, c);
 	c->join.next_id = next;
+	c->join.salt = (uint64_t)c->n_pools;
 	r = pool_scan(c->pool[c->n_pools - 1], take, c);
 	if (r)
 		return errtext_set(e, r, "%.150s: %s", dir, strerror(-r));
@@ -145,15 +153,26 @@ void corpus_close(struct corpus *c)
 	memset(c, 0, sizeof *c);
 }
 
-int corpus_load(struct corpus *c, int run, struct joined *ret)
+bool corpus_whole(const struct corpus *c, int run)
 {
-	return joined_load(c->pool[c->pool_of[run]], &c->runs.v[run], (uint32_t)c->fz->V, ret);
+	struct history h;
+	history_find(&c->runs, NULL, &c->runs.v[run], &h);
+	return h.kind == HISTORY_WHOLE;
+}
+
+int corpus_load(struct corpus *c, int run, int max_history, struct joined *ret)
+{
+	struct history h;
+	const struct run *r = &c->runs.v[run];
+	history_find(&c->runs, NULL, r, &h);
+	int k = joined_load_after(c->pool[c->pool_of[run]], &h, max_history, r, (uint32_t)c->fz->V, ret);
+	return k == -EIO && h.n ? joined_load(c->pool[c->pool_of[run]], r, (uint32_t)c->fz->V, ret) : k;
 }
 
 int corpus_count(struct corpus *c, int run, uint64_t *counts)
 {
 	struct joined j = {0};
-	int r = corpus_load(c, run, &j);
+	int r = corpus_load(c, run, 0, &j);
 	for (int i = 0; i <= j.n && !r; i++)
 		counts[j.ids[i]]++;
 	joined_done(&j);
@@ -176,7 +195,7 @@ static int import_file(struct pool *p, const char *path, int64_t offset, struct 
 		(void)errtext_set(e, k, "%.120s is no trace record: %.100s", path, *why.text ? why.text : "too large");
 	else {
 		record_done(&r);
-		if ((k = pool_append(p, 0, offset, m.data, (uint32_t)m.len, &ref)))
+		if ((k = pool_append(p, 0, offset, 0, m.data, (uint32_t)m.len, &ref)))
 			(void)errtext_set(e, k, "cannot keep %.150s: %s", path, strerror(-k));
 	}
 	fs_unmap(&m);

@@ -28,7 +28,8 @@ struct corpus {
 /* dirs: folders, separated by white space. -EINVAL with e: one that holds no records. */
 int MUSTCHECK corpus_open(const char *dirs, const struct frozen *fz, struct corpus *ret, struct errtext *e);
 void corpus_close(struct corpus *c); /* safe on a zeroed struct and twice */
-int MUSTCHECK corpus_load(struct corpus *c, int run, struct joined *ret); /* -EIO: damaged */
+int MUSTCHECK corpus_load(struct corpus *c, int run, int max_history, struct joined *ret); /* -EIO: damaged */
+bool corpus_whole(const struct corpus *c, int run); /* its history is there from the first token on */
 /* Token counts of one run, its prompt included, added to counts [V]. */
 int MUSTCHECK corpus_count(struct corpus *c, int run, uint64_t *counts);
 

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "learn/history.h"
+
 enum { MAX_DOMAINS = 32, FULL_AFTER = 16 };
 
 struct tally {
@@ -12,9 +14,9 @@ struct tally {
 	uint64_t rounds[2], accepted[2];
 };
 
-int evaluate_run(struct dev *dev, const struct frozen *fz, const struct joined *j, const struct draft *d, int k, struct replay_result *ret)
+int evaluate_run(struct dev *dev, const struct frozen *fz, const struct joined *j, int first, const struct draft *d, int k, struct replay_result *ret)
 {
-	int first = 0;
+	first += j->history;
 	memset(ret, 0, sizeof *ret);
 	while (first < j->n && !j->mask[first])
 		first++;
@@ -53,10 +55,12 @@ static int pair(struct learner *l, const struct run *run, const struct draft *co
 {
 	struct joined j = {0};
 	struct replay_result res[2] = {0};
-	int r = joined_load(l->pool, run, (uint32_t)l->fz->V, &j);
+	struct history h;
+	history_find(&l->runs, &l->join, run, &h);
+	int r = h.kind == HISTORY_WHOLE ? joined_load_after(l->pool, &h, h.total, run, (uint32_t)l->fz->V, &j) : -ENOENT;
 	for (int i = 0; i < 2 && !r; i++)
 		if (v[i])
-			r = evaluate_run(l->d, l->fz, &j, v[i], k, &res[i]);
+			r = evaluate_run(l->d, l->fz, &j, run->first, v[i], k, &res[i]);
 	joined_done(&j);
 	if (r || !res[0].rounds) /* damaged on disk, or too large for now: left out, as it is from training */
 		return 0;

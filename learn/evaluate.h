@@ -1,8 +1,8 @@
 /* Paired replay of two versions on the held-out runs: what the gate asks for.
  *
  * Both drafts walk the same recorded tokens at one fixed chain length; only
- * generated rows count, and only requests recorded from their first token (a
- * chain whose history is missing is no fair one). Changes nothing.
+ * generated rows count, and only requests whose history is there from the first token on,
+ * in their own records or in an earlier request's (a chain whose history is missing is no fair one). Changes nothing.
  */
 #pragma once
 #include "learn/learner.h"
@@ -12,5 +12,5 @@ enum { EVALUATE_E_NOT_ENOUGH = 1 };
 /* live 0 = plain decoding, accept length 1. *ret: {"requests", "full", "pairs", "table"} as io.redraft.Learn.Evaluate
  * says. EVALUATE_E_NOT_ENOUGH: nothing is held out; -EINVAL with e: a version that cannot be read. */
 int MUSTCHECK evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, json_t **ret, struct errtext *e);
-/* One run under one draft. rounds 0: nothing to judge. */
-int MUSTCHECK evaluate_run(struct dev *dev, const struct frozen *fz, const struct joined *j, const struct draft *d, int k, struct replay_result *ret);
+/* One run under one draft, from its row `first` on (run.first; behind its history). rounds 0: nothing to judge. */
+int MUSTCHECK evaluate_run(struct dev *dev, const struct frozen *fz, const struct joined *j, int first, const struct draft *d, int k, struct replay_result *ret);

@@ -24,6 +24,14 @@ static void forget(struct join *j, int i)
 	j->n--;
 }
 
+const struct run *join_find(const struct join *j, uint64_t name)
+{
+	for (int i = 0; name && i < j->n; i++)
+		if (j->open[i].run.name == name)
+			return &j->open[i].run;
+	return NULL;
+}
+
 static int close_at(struct join *j, int i)
 {
 	struct run r = j->open[i].run;
@@ -51,6 +59,52 @@ static bool continues(const struct join_open *o, const struct trace_record *r)
 	       (r->K == o->K || !r->T_gen || !o->K) && o->run.n_refs < RUN_MAX_RECORDS;
 }
 
+static uint64_t name_of(const struct join *j, int partition, const char *producer, const char *request, size_t request_len)
+{
+	const struct { uint64_t salt; int64_t partition; } where = {j->salt, partition};
+	uint64_t h = run_hash(0xcbf29ce484222325u, &where, sizeof where);
+	h = run_hash(h, producer, strlen(producer));
+	return run_hash(h, request, request_len);
+}
+
+static uint64_t text_hash(const char *s)
+{
+	return *s ? run_hash(0xcbf29ce484222325u, s, strlen(s)) : 0;
+}
+
+/* Who it is and who its parent is. What `parent` says is believed only where the rows fit: it must end where this
+ * request begins. */
+static void kin(struct join *j, struct run *o, const struct trace_record *r, int partition)
+{
+	const struct trace_meta *m = &r->meta;
+	const char *blank = strrchr(m->parent, ' ');
+	o->name = name_of(j, partition, m->producer, m->request, strlen(m->request));
+	o->conversation = text_hash(m->conversation);
+	o->tenant = text_hash(m->tenant);
+	if (!blank || blank == m->parent || m->run)
+		return;
+	char *end;
+	unsigned long rows = strtoul(blank + 1, &end, 10);
+	if (end == blank + 1 || *end || rows != o->pos0)
+		return;
+	o->parent_rows = o->pos0;
+	o->parent = name_of(j, partition, m->producer, m->parent, (size_t)(blank - m->parent));
+}
+
+/* Hashes of whole blocks, each of its own tokens: they are chained when the run closes. */
+static int hash_tokens(struct join_open *o, const struct trace_record *r)
+{
+	if (o->run.pos0 % RUN_BLOCK)
+		return 0;
+	for (int t = 0; t < r->T; t++) {
+		o->block = run_hash(r->positions[t] % RUN_BLOCK ? o->block : 0xcbf29ce484222325u, &r->token_ids[t], sizeof *r->token_ids);
+		int k = r->positions[t] % RUN_BLOCK == RUN_BLOCK - 1 ? run_path_add(&o->run, o->block) : 0;
+		if (k)
+			return k;
+	}
+	return 0;
+}
+
 static int start(struct join *j, const struct trace_record *r, int partition)
 {
 	if (j->n >= j->max_open) {
@@ -69,10 +123,11 @@ static int start(struct join *j, const struct trace_record *r, int partition)
 	(void)snprintf(o->run.domain, sizeof o->run.domain, "%s", r->meta.domain);
 	o->run.partition = partition;
 	o->run.pos0 = r->positions[0];
+	kin(j, &o->run, r, partition);
 	return 0;
 }
 
-int join_add(struct join *j, const struct trace_record *r, int partition, int64_t offset, struct pool_ref ref)
+int join_add(struct join *j, const struct trace_record *r, int partition, int64_t offset, int64_t time_s, struct pool_ref ref)
 {
 	int i = find(j, r, partition), k;
 	if (i >= 0 && !continues(&j->open[i], r)) {
@@ -87,8 +142,10 @@ int join_add(struct join *j, const struct trace_record *r, int partition, int64_
 		i = j->n - 1;
 	}
 	struct join_open *o = &j->open[i];
-	if ((k = run_ref_add(&o->run, ref)))
+	if ((k = run_ref_add(&o->run, ref)) || (k = hash_tokens(o, r)))
 		return k;
+	if (o->run.n == 0 || time_s < o->run.born)
+		o->run.born = time_s;
 	o->run.n += r->T;
 	o->run.n_gen += r->T_gen;
 	o->next_run = r->meta.run + 1;
@@ -120,14 +177,25 @@ void join_drop_below(struct join *j, uint32_t segment)
 	}
 }
 
+void join_drop_older(struct join *j, int64_t born)
+{
+	for (int i = 0; i < j->n;) {
+		if (j->open[i].run.born < born) {
+			run_done(&j->open[i].run);
+			forget(j, i);
+		} else
+			i++;
+	}
+}
+
 json_t *join_to_json(const struct join *j)
 {
 	json_t *open = json_array();
 	for (int i = 0; i < j->n; i++) {
 		const struct join_open *o = &j->open[i];
-		json_t *v = json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:o}", "request", o->request, "producer", o->producer, "next_run",
+		json_t *v = json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:o,s:I}", "request", o->request, "producer", o->producer, "next_run",
 				      (json_int_t)o->next_run, "next_pos", (json_int_t)o->next_pos, "next_token", (json_int_t)o->next_token,
-				      "K", o->K, "last_offset", (json_int_t)o->last_offset, "run", run_to_json(&o->run));
+				      "K", o->K, "last_offset", (json_int_t)o->last_offset, "run", run_to_json(&o->run), "block", (json_int_t)o->block);
 		if (!v || json_array_append_new(open, v)) {
 			json_decref(open);
 			return NULL;
@@ -147,11 +215,11 @@ int join_from_json(struct join *j, const json_t *v)
 	j->gaps = (uint64_t)gaps;
 	json_array_foreach(open, i, x) {
 		const char *request, *producer;
-		json_int_t run, pos, token, last;
+		json_int_t run, pos, token, last, block = 0;
 		json_t *jr;
 		struct join_open o = {0};
-		if (json_unpack(x, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:o}", "request", &request, "producer", &producer, "next_run", &run,
-				"next_pos", &pos, "next_token", &token, "K", &o.K, "last_offset", &last, "run", &jr) || run_from_json(jr, &o.run))
+		if (json_unpack(x, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:o,s?I}", "request", &request, "producer", &producer, "next_run", &run,
+				"next_pos", &pos, "next_token", &token, "K", &o.K, "last_offset", &last, "run", &jr, "block", &block) || run_from_json(jr, &o.run))
 			return -EINVAL;
 		(void)snprintf(o.request, sizeof o.request, "%s", request);
 		(void)snprintf(o.producer, sizeof o.producer, "%s", producer);
@@ -159,6 +227,7 @@ int join_from_json(struct join *j, const json_t *v)
 		o.next_pos = (uint32_t)pos;
 		o.next_token = (uint32_t)token;
 		o.last_offset = last;
+		o.block = (uint64_t)block;
 		struct join_open *w = realloc(j->open, (size_t)(j->n + 1) * sizeof *w);
 		if (!w) {
 			run_done(&o.run);

@@ -27,7 +27,7 @@ struct journal {
 	bool broken;      /* a write or sync failed: nothing after it can be believed */
 };
 
-static const char *const words[J_N] = {"config", "take", "gap", "init", "rebase", "step", "publish", "submitted", "withdraw", "verdict", "pause", "resume", "drift"};
+static const char *const words[J_N] = {"config", "take", "gap", "init", "rebase", "step", "publish", "submitted", "withdraw", "verdict", "pause", "resume", "drift", "expire"};
 
 static void checksum(const char *s, size_t n, char ret[17])
 {
@@ -46,6 +46,7 @@ static int print(const struct journal_entry *x, char *line, size_t size)
 		return snprintf(line, size, "gap %d %" PRId64 " %" PRId64, x->partition, x->offset, x->to);
 	case J_STEP:
 	case J_DRIFT:
+	case J_EXPIRE:
 		return snprintf(line, size, "%s %" PRId64, words[x->kind], x->number);
 	case J_SUBMITTED:
 		return snprintf(line, size, "submitted %u", x->version);
@@ -90,6 +91,7 @@ static int parse(char *line, struct journal_entry *ret)
 		break;
 	case J_STEP:
 	case J_DRIFT:
+	case J_EXPIRE:
 		ok = sscanf(args, "%" SCNd64, &x.number) == 1;
 		break;
 	case J_SUBMITTED:

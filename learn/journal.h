@@ -23,16 +23,17 @@ enum journal_kind {
 	J_VERDICT, /* version, text */
 	J_PAUSE, J_RESUME,
 	J_DRIFT,   /* number: level */
+	J_EXPIRE,  /* number: what was recorded before that second (since 1970) is forgotten */
 	J_N
 };
 
-enum { JOURNAL_TEXT = 512 };
+enum { JOURNAL_TEXT = 1024 };
 
 struct journal_entry {
 	enum journal_kind kind;
 	int partition;
 	int64_t offset, count, to; /* J_TAKE, J_GAP */
-	int64_t number;            /* step, level */
+	int64_t number;            /* step, level, second */
 	uint32_t version;
 	char text[JOURNAL_TEXT];
 };

@@ -60,8 +60,7 @@ static struct run *choose(struct learner *l, int *ret_row0)
 {
 	struct run *cur = l->cur_run ? runs_find(&l->runs, l->cur_run) : NULL, *queued = NULL;
 	uint64_t n = 0;
-	*ret_row0 = 0;
-	if (cur && !cur->bad && cur->state == RUN_TRAINED && l->cur_row > 0 && l->cur_row + MIN_WINDOW <= cur->n) {
+	if (cur && !cur->bad && cur->state == RUN_TRAINED && l->cur_row > cur->first && l->cur_row + MIN_WINDOW <= cur->n) {
 		*ret_row0 = l->cur_row;
 		return cur;
 	}
@@ -72,9 +71,9 @@ static struct run *choose(struct learner *l, int *ret_row0)
 		n += keep_replayable(l, r);
 	}
 	double u = (double)(draw(l->o.seed, l->step, 0) >> 11) * 0x1p-53;
-	if (queued && !(n && u < l->o.replay_share / (1 << (l->drift < 3 ? l->drift : 3))))
-		return queued;
-	return n ? replay(l) : NULL;
+	struct run *chosen = queued && !(n && u < l->o.replay_share / (1 << (l->drift < 3 ? l->drift : 3))) ? queued : n ? replay(l) : NULL;
+	*ret_row0 = chosen ? chosen->first : 0;
+	return chosen;
 }
 
 bool learner_can_step(struct learner *l)
@@ -93,6 +92,40 @@ int learner_count(const struct learner *l, enum run_state s)
 
 /* ---- one step ---- */
 
+/* The average follows the masters: fast at first, so that it forgets the start. */
+static int follow_average(struct learner *l)
+{
+	double n = (double)++l->averaged, decay = l->o.ema < n / (n + 10) ? l->o.ema : n / (n + 10);
+	const real *w = l->o.kind->params(l->t);
+	if (!w)
+		return -ENOMEM;
+	for (size_t i = 0, N = l->o.kind->n_params(l->t); i < N; i++)
+		l->average[i] = (real)(decay * (double)l->average[i] + (1 - decay) * (double)w[i]);
+	return 0;
+}
+
+const real *learner_draft(const struct learner *l)
+{
+	return l->average ? l->average : l->o.kind->params(l->t);
+}
+
+enum { USUAL_AFTER = 20, USUAL_OVER = 50 };
+
+/* What a window's loss may be. What is above is cut to it in the mean, so that a change that lasts is let through in the end. */
+static double loss_limit(const struct learner *l)
+{
+	return l->o.spike > 0 && l->losses >= USUAL_AFTER ? l->o.spike * l->usual_loss : 0;
+}
+
+static void note_usual(struct learner *l, double loss)
+{
+	double limit = loss_limit(l), x = limit > 0 && !(loss < limit) ? limit : loss;
+	if (!isfinite(x))
+		return;
+	l->losses += l->losses < USUAL_OVER;
+	l->usual_loss += (x - l->usual_loss) / (double)l->losses;
+}
+
 static void note(struct learner *l, const struct train_result *r)
 {
 	bool first = l->n.trained_tokens == 0;
@@ -104,27 +137,50 @@ static void note(struct learner *l, const struct train_result *r)
 	}
 }
 
+/* The run behind as much of its history as a step takes. History that cannot be read is done without. */
+static int load_window(struct learner *l, struct run *r, int row0, struct joined *ret)
+{
+	struct history h;
+	int want = l->o.history_rows - row0;
+	history_find(&l->runs, &l->join, r, &h);
+	int k = joined_load_after(l->pool, &h, want, r, (uint32_t)l->fz->V, ret);
+	if (k != -EIO || !h.n || want <= 0)
+		return k;
+	l->n.history_damaged++;
+	return joined_load(l->pool, r, (uint32_t)l->fz->V, ret);
+}
+
 /* Train rows [row0, row0+n) of a run. A run that cannot be read or gives a non-finite step is never chosen again. */
 static int train(struct learner *l, struct run *r, int row0, int n)
 {
 	struct joined j = {0};
 	struct train_batch b;
 	struct train_result res = {0};
-	int weighted = 0, k = joined_load(l->pool, r, (uint32_t)l->fz->V, &j);
+	int weighted = 0, k = load_window(l, r, row0, &j);
+	int at = j.history + row0, lead = at < l->o.history_rows ? at : l->o.history_rows;
 	if (!k)
-		k = batch_build(&l->batcher, &j, row0, n, &b, &weighted);
+		k = batch_build(&l->batcher, &j, at - lead, lead + n, lead, &b, &weighted);
+	double per_row = (double)(lead + n) / (double)n; /* the loss is a mean over all rows; of those with weight it is the same with and without a lead */
+	b.loss_max = loss_limit(l) / per_row;
 	if (!k && weighted == 0)
 		l->n.steps_empty++;
 	else if (!k)
 		k = l->o.kind->step(l->t, &b, &res);
 	joined_done(&j);
+	res.loss *= per_row;
 	if (k == -ENOMEM)
 		return k;
-	if (k) {
+	if (k == 1 && isfinite(res.loss) && isfinite(res.grad_norm)) { /* far off, yet a number: this step is left out, the run is not */
+		l->n.steps_spike++;
+		note_usual(l, res.loss);
+	} else if (k) {
 		r->bad = true;
 		l->n.steps_bad++;
-	} else if (weighted)
+	} else if (weighted) {
 		note(l, &res);
+		note_usual(l, res.loss);
+		return l->average ? follow_average(l) : 0;
+	}
 	return 0;
 }
 
@@ -134,7 +190,7 @@ static int apply_step(struct learner *l, const struct journal_entry *x, struct e
 	struct run *r = l->t ? choose(l, &row0) : NULL;
 	if (!r || x->number != l->step)
 		return errtext_set(e, -EINVAL, "journal: step %" PRId64 " does not follow from what came before it (step %" PRId64 ")", x->number, l->step);
-	if (row0 == 0) {
+	if (row0 == r->first) {
 		r->state = RUN_TRAINED;
 		r->epochs++;
 	}
@@ -190,7 +246,7 @@ static int apply_init(struct learner *l, const struct journal_entry *x, struct e
 	r = d2t && w ? draft_vocab_from_counts(l->counts, l->fz->V, ec.V_d, d2t) : -ENOMEM;
 	if (!r) {
 		draft_init_warm(&ec, d2t, l->fz->head, NULL, l->o.seed, w); /* the target's last norm starts overconfident: loss 34 against 27 after 3k tokens */
-		r = learner_set_draft(l, &c, d2t, w, NULL, 0, e);
+		r = learner_set_draft(l, &c, d2t, w, NULL, 0, NULL, 0, e);
 	}
 	l->base = 0;
 	free(d2t);
@@ -207,7 +263,7 @@ static int apply_rebase(struct learner *l, const struct journal_entry *x, struct
 	if (*x->text && strcmp(x->text, d.weights_sha) != 0)
 		r = errtext_set(e, -EINVAL, "version %u in the store is not the one the journal names", x->version);
 	if (!r)
-		r = learner_set_draft(l, &d.file, d.d2t, d.w, NULL, 0, e);
+		r = learner_set_draft(l, &d.file, d.d2t, d.w, NULL, 0, NULL, 0, e);
 	if (!r) {
 		l->base = x->version;
 		l->pending.left = *l->pending.name;
@@ -262,7 +318,8 @@ static int candidate_files(struct learner *l, const char *name, json_t *cut, cha
 	json_t *meta = json_pack("{s:I,s:O,s:{s:I,s:I,s:f,s:f,s:I,s:s}}", "parent", (json_int_t)parent, "cut", cut, "training", "step",
 				 (json_int_t)l->step, "tokens", (json_int_t)l->n.trained_tokens, "loss", l->loss_mean, "accuracy", l->acc_mean,
 				 "records", (json_int_t)l->n.records, "who", "redraft-learn");
-	int r = meta ? publish_write(l->o.store, name, &l->file, l->d2t, l->o.kind->params(l->t), l->fz, meta, ret_sha, e) : -ENOMEM;
+	const real *w = learner_draft(l);
+	int r = meta && w ? publish_write(l->o.store, name, &l->file, l->d2t, w, l->fz, meta, ret_sha, e) : -ENOMEM;
 	json_decref(meta);
 	return r;
 }
@@ -293,6 +350,7 @@ static int apply_verdict(struct learner *l, const struct journal_entry *x)
 {
 	if (l->pending.version == x->version && *l->pending.name)
 		learner_release(l);
+	rules_verdict(&l->rules, x->version, strncmp(x->text, "quarantined", 11) == 0);
 	return 0;
 }
 
@@ -349,6 +407,10 @@ int learner_apply(struct learner *l, const struct journal_entry *x, struct errte
 	case J_DRIFT:
 		l->drift = x->number;
 		return 0;
+	case J_EXPIRE:
+		l->n.out[OUT_EXPIRED] += (uint64_t)runs_drop_older(&l->runs, x->number);
+		join_drop_older(&l->join, x->number);
+		return 0;
 	default:
 		return errtext_set(e, -EINVAL, "journal: entry of kind %d", (int)x->kind);
 	}
@@ -372,6 +434,18 @@ int learner_step(struct learner *l, struct errtext *e)
 	struct journal_entry x = {.kind = J_STEP, .number = l->step};
 	int r = learner_do(l, &x, e);
 	fs_crash_point("step-done");
+	return r;
+}
+
+int learner_expire(struct learner *l, int64_t before_s, struct errtext *e)
+{
+	struct journal_entry x = {.kind = J_EXPIRE, .number = before_s};
+	uint64_t n;
+	int r = learner_do(l, &x, e);
+	for (int i = 0; i < 2 && !r; i++) /* two checkpoints are kept, and neither may need what goes */
+		r = learner_checkpoint(l, e);
+	if (!r && (r = pool_erase_older(l->pool, before_s, &n)))
+		r = errtext_set(e, r, "pool: %s", strerror(-r));
 	return r;
 }
 
@@ -523,6 +597,7 @@ struct learner *learner_close(struct learner *l)
 		l->o.kind->free(l->t);
 	json_decref(l->pending.cut);
 	free(l->d2t);
+	free(l->average);
 	batcher_done(&l->batcher);
 	join_done(&l->join);
 	runs_done(&l->runs);

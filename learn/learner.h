@@ -13,8 +13,10 @@
 #pragma once
 #include "learn/batch.h"
 #include "learn/checkpoint.h"
+#include "learn/history.h"
 #include "learn/journal.h"
 #include "learn/publish.h"
+#include "learn/rules.h"
 #include "learn/source.h"
 
 struct learner_options {
@@ -22,9 +24,14 @@ struct learner_options {
 	const struct trainer_kind *kind;
 	struct train_options train;
 	uint64_t seed;
-	int draft_vocab, max_rows, max_epochs, queue_max, heldout_max, heldout_domain_max;
-	bool prompt_rows, auto_init;
+	int draft_vocab, max_rows, history_rows, max_epochs, queue_max, heldout_max, heldout_domain_max;
+	bool prompt_rows, auto_init, dedup;
 	double replay_share;
+	double ema;                  /* decay a step of the averaged weights, which are what is published; 0 = the last weights are */
+	double max_scale;            /* features so many times larger or smaller than usual are refused; 0 = all are taken */
+	double tenant_share;         /* of the rows of a window; 0 or 1 = any */
+	int64_t tenant_window, request_rows; /* rows; of one request at most, 0 = any */
+	double spike;                /* a loss so many times the running mean is no step; 0 = any is */
 	int64_t init_min_tokens;
 	uint64_t pool_bytes;
 	uint32_t segment_bytes;
@@ -46,10 +53,15 @@ struct cursor {
 	struct { char producer[40]; uint64_t seq; } seen[SEEN_PRODUCERS];
 };
 
+/* All of one size: a checkpoint holds them as a list, in this order; new ones go last. */
 struct learner_counts {
 	uint64_t records, bytes, rows, set_aside, duplicates, offset_gaps, lost; /* lost: messages stepped over in gaps */
 	uint64_t steps_bad, steps_empty, inexact;
 	int64_t trained_tokens;
+	uint64_t steps_spike, history_damaged;
+	uint64_t history[HISTORY_N]; /* runs that closed, by how far their history went */
+	uint64_t out[OUT_N];         /* what was left out, by rule */
+	uint64_t repeated_rows;
 };
 
 struct learner {
@@ -72,6 +84,8 @@ struct learner {
 
 	/* the draft */
 	struct trainer *t;        /* NULL before there is one */
+	real *average;            /* [n_params] owned; NULL: none is kept */
+	int64_t averaged;         /* steps since it began */
 	struct draft_config file;
 	int64_t *d2t;
 	uint32_t base;            /* the version the weights descend from */
@@ -80,6 +94,9 @@ struct learner {
 	uint64_t cur_run;
 	int cur_row;
 	int64_t step;
+	struct rules rules;
+	double usual_loss;        /* running mean, spikes cut; 0 = not known */
+	int64_t losses;           /* it stands for so many */
 
 	/* the candidate that waits for its verdict */
 	struct { char name[96], sha[65]; uint32_t version; bool left; json_t *cut; } pending; /* name "": none; left: rebased since */
@@ -121,6 +138,8 @@ int MUSTCHECK learner_step(struct learner *l, struct errtext *e);
 /* No draft yet: a version of the store, or enough counted? Does what is possible; *ret_done. */
 /* vocab_from: make the first draft now, counting the token ids of this file too ("" = none); NULL: when it is time. */
 int MUSTCHECK learner_begin(struct learner *l, const char *vocab_from, bool *ret_done, struct errtext *e);
+/* What was recorded before that second is forgotten: no run, no checkpoint, no byte in the pool holds it afterwards. */
+int MUSTCHECK learner_expire(struct learner *l, int64_t before_s, struct errtext *e);
 /* Writes incoming/<name>/, sets pending. Where the store could not be written, pending.sha is "" and
  * publish_error says why: journal J_WITHDRAW then. */
 int MUSTCHECK learner_publish(struct learner *l, struct errtext *e);
@@ -131,11 +150,12 @@ int MUSTCHECK learner_checkpoint(struct learner *l, struct errtext *e);
 int MUSTCHECK learner_follow(struct learner *l, const char *path, void (*each)(void *arg, struct learner *l), void *arg, struct errtext *e);
 
 int learner_count(const struct learner *l, enum run_state s); /* runs in that state */
-void learner_weights_sha(const struct learner *l, char ret_hex[static 65]); /* of the masters; for tests and logs */
+void learner_weights_sha(const struct learner *l, char ret_hex[static 65]); /* of masters and average; for tests and logs */
+const real *learner_draft(const struct learner *l); /* what is published: the average where one is kept, else the masters; NULL: no memory */
 json_t *learner_cut(const struct learner *l); /* {"cluster", "partitions": {"0": next, ...}} */
 
 /* learner_take.c: one record at (partition, offset) enters. */
-int MUSTCHECK learner_take_one(struct learner *l, int partition, int64_t offset, const void *blob, size_t len);
+int MUSTCHECK learner_take_one(struct learner *l, int partition, int64_t offset, int64_t time_s, const void *blob, size_t len);
 /* -ENODATA: gone from the log; *ret_done records were taken before it. */
 int MUSTCHECK learner_repeat_take(struct learner *l, const struct journal_entry *x, int64_t *ret_done, struct errtext *e);
 int MUSTCHECK learner_cursors(struct learner *l, int n); /* at least n partitions */
@@ -144,7 +164,8 @@ int learner_run_closed(void *learner, struct run *r);
 
 /* learner_state.c */
 int MUSTCHECK learner_restore(struct learner *l, int64_t *ret_journal, struct errtext *e); /* no checkpoint: *ret_journal = 0 */
+/* average NULL: it begins at w, where one is kept. */
 int MUSTCHECK learner_set_draft(struct learner *l, const struct draft_config *c, const int64_t *d2t, const real *w,
-				const real *moments, int64_t trainer_step, struct errtext *e);
+				const real *moments, int64_t trainer_step, const real *average, int64_t averaged, struct errtext *e);
 int MUSTCHECK learner_set_config(struct learner *l, const char *text, struct errtext *e);
 int MUSTCHECK learner_print_config(const struct learner_options *o, char *ret, size_t size);

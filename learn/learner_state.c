@@ -21,11 +21,13 @@ int learner_print_config(const struct learner_options *o, char *ret, size_t size
 			 "{\"seed\":%" PRIu64 ",\"ttt_steps\":%d,\"decay\":%.9g,\"optimizer\":%d,\"lr\":%.9g,\"muon_lr\":%.9g,\"beta1\":%.9g,"
 			 "\"beta2\":%.9g,\"eps\":%.9g,\"clip\":%.9g,\"muon_momentum\":%.9g,\"muon_iters\":%d,\"warmup\":%" PRId64 ",\"total\":%" PRId64 ",\"draft_vocab\":%d,"
 			 "\"max_rows\":%d,\"max_epochs\":%d,\"queue_max\":%d,\"heldout\":[%d,%d],\"prompt_rows\":%d,\"replay_share\":%.9g,"
-			 "\"pool\":[%" PRIu64 ",%u]}",
+			 "\"pool\":[%" PRIu64 ",%u],\"history_rows\":%d,\"dedup\":%d,\"ema\":%.9g,\"max_scale\":%.9g,\"tenant\":[%.9g,%" PRId64 "],"
+			 "\"request_rows\":%" PRId64 ",\"spike\":%.9g}",
 			 o->seed, t->ttt_steps, (double)t->decay, (int)t->optimizer, (double)t->lr, (double)t->muon_lr, (double)t->beta1,
 			 (double)t->beta2, (double)t->eps, (double)t->clip, (double)t->muon_momentum, t->muon_iters, t->warmup_steps, t->total_steps,
 			 o->draft_vocab, o->max_rows, o->max_epochs, o->queue_max, o->heldout_max, o->heldout_domain_max, o->prompt_rows,
-			 o->replay_share, o->pool_bytes, o->segment_bytes);
+			 o->replay_share, o->pool_bytes, o->segment_bytes, o->history_rows, o->dedup, o->ema, o->max_scale, o->tenant_share,
+			 o->tenant_window, o->request_rows, o->spike);
 	return n > 0 && (size_t)n < size ? 0 : -E2BIG;
 }
 
@@ -33,16 +35,21 @@ static int parse_config(const char *text, struct learner_options *o)
 {
 	json_int_t seed, warmup, total, pool, segment;
 	double decay, lr, muon_lr, beta1, beta2, eps, clip, momentum;
-	int optimizer, prompt_rows;
+	int optimizer, prompt_rows, dedup = 0;
+	json_int_t window = 0, request_rows = 0;
 	struct train_options *t = &o->train;
 	json_t *j = json_loads(text, 0, NULL);
-	t->muon_iters = 5; /* of journals that do not say */
-	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II]}", "seed", &seed,
+	t->muon_iters = 5; /* of journals that do not say, as all that follows */
+	o->history_rows = 0;
+	o->ema = o->max_scale = o->spike = 0;
+	o->tenant_share = 1;
+	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?[FI],s?I,s?F}", "seed", &seed,
 			    "ttt_steps", &t->ttt_steps, "decay", &decay, "optimizer", &optimizer, "lr", &lr, "muon_lr", &muon_lr, "beta1", &beta1,
 			    "beta2", &beta2, "eps", &eps, "clip", &clip, "muon_momentum", &momentum, "muon_iters", &t->muon_iters, "warmup", &warmup, "total", &total,
 			    "draft_vocab", &o->draft_vocab, "max_rows", &o->max_rows, "max_epochs", &o->max_epochs, "queue_max", &o->queue_max,
 			    "heldout", &o->heldout_max, &o->heldout_domain_max, "prompt_rows", &prompt_rows, "replay_share", &o->replay_share,
-			    "pool", &pool, &segment);
+			    "pool", &pool, &segment, "history_rows", &o->history_rows, "dedup", &dedup, "ema", &o->ema, "max_scale", &o->max_scale,
+			    "tenant", &o->tenant_share, &window, "request_rows", &request_rows, "spike", &o->spike);
 	json_decref(j);
 	if (r)
 		return -EINVAL;
@@ -61,20 +68,29 @@ static int parse_config(const char *text, struct learner_options *o)
 	o->prompt_rows = prompt_rows;
 	o->pool_bytes = (uint64_t)pool;
 	o->segment_bytes = (uint32_t)segment;
+	o->dedup = dedup;
+	o->tenant_window = window;
+	o->request_rows = request_rows;
 	return 0;
 }
 
 /* ---- the draft ---- */
 
 int learner_set_draft(struct learner *l, const struct draft_config *c, const int64_t *d2t, const real *w, const real *moments,
-		      int64_t trainer_step, struct errtext *e)
+		      int64_t trainer_step, const real *average, int64_t averaged, struct errtext *e)
 {
 	struct eagle3_config ec;
 	struct trainer *t = NULL;
 	draft_eagle3_config(c, &ec);
+	size_t n = draft_params(&ec);
 	int64_t *copy = malloc((size_t)ec.V_d * sizeof *copy);
-	if (!copy)
+	real *mean = copy && l->o.ema > 0 ? malloc(n * sizeof *mean) : NULL;
+	if (!copy || (l->o.ema > 0 && !mean)) {
+		free(copy);
 		return -ENOMEM;
+	}
+	if (mean)
+		memcpy(mean, average ? average : w, n * sizeof *mean);
 	memcpy(copy, d2t, (size_t)ec.V_d * sizeof *copy);
 	int r = l->o.kind->new(l->d, &ec, &l->o.train, d2t, l->fz->embedding, &t, e);
 	if (!r) {
@@ -87,10 +103,18 @@ int learner_set_draft(struct learner *l, const struct draft_config *c, const int
 	if (r) {
 		l->o.kind->free(t);
 		free(copy);
+		free(mean);
 		return r;
 	}
 	l->o.kind->free(l->t);
 	free(l->d2t);
+	free(l->average);
+	l->average = mean;
+	l->averaged = average ? averaged : 0;
+	if (!moments) { /* another draft: what was usual of the last one says nothing */
+		l->usual_loss = 0;
+		l->losses = 0;
+	}
 	l->t = t;
 	l->d2t = copy;
 	l->file = *c;
@@ -110,16 +134,18 @@ int learner_set_config(struct learner *l, const char *text, struct errtext *e)
 	if (!l->t)
 		return 0;
 	size_t n = l->o.kind->n_params(l->t), m = l->o.kind->n_state(l->t);
-	real *w = malloc(n * sizeof *w), *moments = malloc((m + 1) * sizeof *moments);
+	real *w = malloc(n * sizeof *w), *moments = malloc((m + 1) * sizeof *moments), *average = l->average;
 	int64_t step = 0;
+	l->average = NULL; /* it outlives the trainer, where one is still to be kept */
 	int r = w && moments ? l->o.kind->save_state(l->t, moments, &step) : -ENOMEM;
 	if (!r) {
 		memcpy(w, l->o.kind->params(l->t), n * sizeof *w);
 		bool same = before.train.optimizer == l->o.train.optimizer;
-		r = learner_set_draft(l, &l->file, l->d2t, w, same ? moments : NULL, same ? step : 0, e);
+		r = learner_set_draft(l, &l->file, l->d2t, w, same ? moments : NULL, same ? step : 0, average, l->averaged, e);
 	}
 	free(w);
 	free(moments);
+	free(average);
 	return r;
 }
 
@@ -147,17 +173,23 @@ static json_t *runs_json(const struct learner *l)
 	return a;
 }
 
+enum { N_COUNTS = sizeof(struct learner_counts) / sizeof(int64_t) };
+_Static_assert(sizeof(struct learner_counts) % sizeof(int64_t) == 0, "counts are all of one size");
+
 static json_t *counts_json(const struct learner_counts *n)
 {
-	return json_pack("[I,I,I,I,I,I,I,I,I,I,I]", (json_int_t)n->records, (json_int_t)n->bytes, (json_int_t)n->rows, (json_int_t)n->set_aside,
-			 (json_int_t)n->duplicates, (json_int_t)n->offset_gaps, (json_int_t)n->lost, (json_int_t)n->steps_bad,
-			 (json_int_t)n->steps_empty, (json_int_t)n->inexact, (json_int_t)n->trained_tokens);
+	int64_t v[N_COUNTS];
+	json_t *a = json_array();
+	memcpy(v, n, sizeof v);
+	for (int i = 0; i < N_COUNTS; i++)
+		(void)json_array_append_new(a, json_integer(v[i]));
+	return a;
 }
 
 static json_t *state_json(struct learner *l, const char *draft_json, int64_t trainer_step)
 {
 	struct pool_where w = pool_where(l->pool);
-	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:b,s:O?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii]}",
+	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:b,s:O?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s:o,s:[If],s:I}",
 			 "schema", 1, "target_fp", l->fz->target_fp, "config", l->config, "journal", (json_int_t)journal_end(l->journal), "step",
 			 (json_int_t)l->step, "cur_run", (json_int_t)l->cur_run, "cur_row", l->cur_row, "base", (json_int_t)l->base, "paused",
 			 l->paused, "drift", (json_int_t)l->drift, "counted", (json_int_t)l->counted, "pool", (json_int_t)w.first,
@@ -165,7 +197,8 @@ static json_t *state_json(struct learner *l, const char *draft_json, int64_t tra
 			 l->pending.name, "sha", l->pending.sha, "version", (json_int_t)l->pending.version, "left", (int)l->pending.left, "cut", l->pending.cut, "trainer_step",
 			 (json_int_t)trainer_step, "published_step", (json_int_t)l->published_step, "means", l->loss_mean, l->acc_mean, "turn",
 			 l->turn, "cursors", cursors_json(l), "runs", runs_json(l), "join", join_to_json(&l->join), "counts", counts_json(&l->n),
-			 "last_bad", l->last_bad, "aside", l->aside_files, (int)l->aside_bytes);
+			 "last_bad", l->last_bad, "aside", l->aside_files, (int)l->aside_bytes, "rules", rules_to_json(&l->rules), "usual_loss",
+			 (json_int_t)l->losses, l->usual_loss, "averaged", (json_int_t)l->averaged);
 }
 
 int learner_checkpoint(struct learner *l, struct errtext *e)
@@ -184,6 +217,7 @@ int learner_checkpoint(struct learner *l, struct errtext *e)
 		c.params = l->o.kind->params(l->t);
 		c.V_d = l->file.draft_vocab_size;
 		c.d2t = l->d2t;
+		c.average = l->average;
 		c.moments = malloc((c.n_moments + 1) * sizeof *c.moments);
 		r = c.moments ? l->o.kind->save_state(l->t, c.moments, &trainer_step) : -ENOMEM;
 		if (!r)
@@ -241,11 +275,12 @@ static int restore_cursors(struct learner *l, json_t *a)
 
 static int restore_counts(struct learner_counts *n, json_t *a)
 {
-	json_int_t v[11];
-	if (json_unpack(a, "[IIIIIIIIIII]", v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, v + 8, v + 9, v + 10))
+	int64_t v[N_COUNTS] = {0};
+	if (!json_is_array(a) || json_array_size(a) > N_COUNTS) /* fewer: an older program's */
 		return -EINVAL;
-	*n = (struct learner_counts){(uint64_t)v[0], (uint64_t)v[1], (uint64_t)v[2], (uint64_t)v[3], (uint64_t)v[4], (uint64_t)v[5],
-				     (uint64_t)v[6], (uint64_t)v[7], (uint64_t)v[8], (uint64_t)v[9], v[10]};
+	for (size_t i = 0; i < json_array_size(a); i++)
+		v[i] = json_integer_value(json_array_get(a, i));
+	memcpy(n, v, sizeof v);
 	return 0;
 }
 
@@ -266,16 +301,18 @@ static int restore_lists(struct learner *l, json_t *runs, json_t *join)
 
 static int restore_state(struct learner *l, const struct checkpoint *c, int64_t *ret_journal, struct errtext *e)
 {
-	json_int_t step, cur_run, base, drift, counted, first, segment, offset, version, trainer_step, published, journal;
+	json_int_t step, cur_run, base, drift, counted, first, segment, offset, version, trainer_step, published, journal, losses = 0, averaged = 0;
+	double usual = 0;
 	const char *fp, *config, *cluster, *draft, *name, *sha, *last_bad;
-	json_t *cut = NULL, *cursors, *runs, *join, *counts;
+	json_t *cut = NULL, *cursors, *runs, *join, *counts, *rules = NULL;
 	int paused, left = 0, aside_bytes;
-	if (json_unpack(c->state, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s?b,s?o},s:I,s:I,s:[FF],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii]}",
+	if (json_unpack(c->state, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s?b,s?o},s:I,s:I,s:[FF],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s?o,s?[IF],s?I}",
 			"target_fp", &fp, "config", &config, "journal", &journal, "step", &step, "cur_run", &cur_run, "cur_row", &l->cur_row,
 			"base", &base, "paused", &paused, "drift", &drift, "counted", &counted, "pool", &first, &segment, &offset, "cluster",
 			&cluster, "draft", &draft, "pending", "name", &name, "sha", &sha, "version", &version, "left", &left, "cut", &cut, "trainer_step",
 			&trainer_step, "published_step", &published, "means", &l->loss_mean, &l->acc_mean, "turn", &l->turn, "cursors", &cursors,
-			"runs", &runs, "join", &join, "counts", &counts, "last_bad", &last_bad, "aside", &l->aside_files, &aside_bytes))
+			"runs", &runs, "join", &join, "counts", &counts, "last_bad", &last_bad, "aside", &l->aside_files, &aside_bytes,
+			"rules", &rules, "usual_loss", &losses, &usual, "averaged", &averaged))
 		return errtext_set(e, -EINVAL, "checkpoint: its state cannot be read");
 	if (strcmp(fp, l->fz->target_fp) != 0)
 		return errtext_set(e, -EINVAL, "state_dir belongs to target %.12s, this is %.12s: use another state_dir", fp, l->fz->target_fp);
@@ -304,6 +341,8 @@ static int restore_state(struct learner *l, const struct checkpoint *c, int64_t 
 		r = restore_counts(&l->n, counts);
 	if (!r)
 		r = restore_lists(l, runs, join);
+	if (!r)
+		r = rules_from_json(&l->rules, rules);
 	if (r)
 		return errtext_set(e, r, "checkpoint: its lists cannot be read");
 	if (c->params) {
@@ -314,10 +353,12 @@ static int restore_state(struct learner *l, const struct checkpoint *c, int64_t 
 		draft_eagle3_config(&dc, &ec);
 		if (draft_params(&ec) != c->n_params || ec.V_d != c->V_d)
 			return errtext_set(e, -EINVAL, "checkpoint: the weights do not fit their config");
-		r = learner_set_draft(l, &dc, c->d2t, c->params, c->moments, trainer_step, e);
+		r = learner_set_draft(l, &dc, c->d2t, c->params, c->moments, trainer_step, c->average, averaged, e);
 		if (!r && l->o.kind->n_state(l->t) != c->n_moments)
 			r = errtext_set(e, -EINVAL, "checkpoint: the optimizer state has another size");
 	}
+	l->losses = losses;
+	l->usual_loss = usual;
 	*ret_journal = journal;
 	return r;
 }
@@ -344,8 +385,15 @@ int learner_restore(struct learner *l, int64_t *ret_journal, struct errtext *e)
 
 void learner_weights_sha(const struct learner *l, char ret_hex[static 65])
 {
-	if (l->t)
-		sha_hex(l->o.kind->params(l->t), l->o.kind->n_params(l->t) * sizeof(real), ret_hex);
-	else
-		memcpy(ret_hex, "none", 5);
+	struct sha *sha = l->t ? sha_new() : NULL;
+	const real *w = l->t ? l->o.kind->params(l->t) : NULL;
+	memcpy(ret_hex, "none", 5);
+	if (sha && w) {
+		size_t bytes = l->o.kind->n_params(l->t) * sizeof *w;
+		sha_update(sha, w, bytes);
+		if (l->average)
+			sha_update(sha, l->average, bytes);
+		sha_final_hex(sha, ret_hex);
+	}
+	sha_free(sha);
 }

@@ -13,7 +13,6 @@
 #include "learn/keep.h"
 
 enum { ASIDE_FILES = 200, ASIDE_BYTES = 64 << 20, READ_AGAIN_MS = 200 };
-enum { HELD_MAX_ROWS = 16384 }; /* a run is replayed in one piece: no producer may make that take for ever */
 
 int learner_cursors(struct learner *l, int n)
 {
@@ -77,11 +76,33 @@ static bool duplicate(struct cursor *c, const struct trace_meta *m)
 	return false;
 }
 
-static int accept_record(struct learner *l, const struct trace_record *r, int partition, int64_t offset, const void *blob, size_t len)
+/* Not to be learned from, though well-formed. 1: out. */
+static int ruled_out(struct learner *l, const struct trace_record *r, int partition, int64_t offset)
+{
+	struct errtext why = {""};
+	uint32_t version;
+	int k = 0;
+	if (rules_quarantined(&l->rules, r, &version)) {
+		l->n.out[OUT_QUARANTINED]++;
+		(void)snprintf(l->last_bad, sizeof l->last_bad, "partition %d offset %" PRId64 ": rounds of version %u, which is in quarantine", partition, offset, version);
+		return 1;
+	}
+	if (!(l->o.max_scale > 0) || scale_fits(&l->rules.scale, r, l->o.max_scale, &k, &why))
+		return 0;
+	if (k)
+		return k;
+	l->n.out[OUT_SCALE]++;
+	(void)snprintf(l->last_bad, sizeof l->last_bad, "partition %d offset %" PRId64 ": %.110s", partition, offset, why.text);
+	return 1;
+}
+
+static int accept_record(struct learner *l, const struct trace_record *r, int partition, int64_t offset, int64_t time_s, const void *blob, size_t len)
 {
 	struct pool_ref ref;
-	int k = pool_append(l->pool, partition, offset, blob, (uint32_t)len, &ref);
+	int k = ruled_out(l, r, partition, offset);
 	if (k)
+		return k < 0 ? k : 0;
+	if ((k = pool_append(l->pool, partition, offset, time_s, blob, (uint32_t)len, &ref)))
 		return k;
 	while (pool_shrink(l->pool)) {
 		uint32_t first = pool_where(l->pool).first;
@@ -94,10 +115,10 @@ static int accept_record(struct learner *l, const struct trace_record *r, int pa
 		l->counts[r->token_ids[i]]++;
 	l->counted += r->T;
 	l->n.rows += (uint64_t)r->T;
-	return join_add(&l->join, r, partition, offset, ref);
+	return join_add(&l->join, r, partition, offset, time_s, ref);
 }
 
-int learner_take_one(struct learner *l, int partition, int64_t offset, const void *blob, size_t len)
+int learner_take_one(struct learner *l, int partition, int64_t offset, int64_t time_s, const void *blob, size_t len)
 {
 	struct trace_record r;
 	struct errtext e = {""};
@@ -128,15 +149,36 @@ int learner_take_one(struct learner *l, int partition, int64_t offset, const voi
 	} else if (duplicate(c, &r.meta))
 		l->n.duplicates++;
 	else
-		k = accept_record(l, &r, partition, offset, blob, len);
+		k = accept_record(l, &r, partition, offset, time_s, blob, len);
 	record_done(&r);
 	return k;
+}
+
+/* Not to be learned from as a run: counted, true. */
+static bool run_ruled_out(struct learner *l, struct run *r)
+{
+	history_chain(&l->runs, r);
+	r->first = l->o.dedup ? history_repeated(&l->runs, r) : 0;
+	l->n.repeated_rows += (uint64_t)r->first;
+	enum rule_out why = r->n - r->first < JOIN_MIN_ROWS ? OUT_REPEATED
+			    : l->o.request_rows && rules_request_rows(&l->runs, r) + r->n > l->o.request_rows ? OUT_REQUEST
+			    : !rules_tenant(&l->rules, r->tenant, r->n - r->first, l->o.tenant_share, l->o.tenant_window) ? OUT_TENANT : OUT_N;
+	if (why != OUT_N)
+		l->n.out[why]++;
+	return why != OUT_N;
 }
 
 /* A run closed: held out while a candidate waits for its verdict (bounded, per domain too), else to be trained. */
 int learner_run_closed(void *learner, struct run *r)
 {
 	struct learner *l = learner;
+	struct history h;
+	if (run_ruled_out(l, r)) {
+		run_done(r);
+		return 0;
+	}
+	history_find(&l->runs, &l->join, r, &h);
+	l->n.history[h.kind]++;
 	int held = 0, of_domain = 0, queued = 0;
 	struct run *oldest = NULL;
 	for (int i = 0; i < l->runs.n; i++) {
@@ -149,7 +191,7 @@ int learner_run_closed(void *learner, struct run *r)
 			oldest = oldest ? oldest : x;
 		}
 	}
-	bool judge = *l->pending.name && r->pos0 == 0 && r->n_gen >= 4 && r->n <= HELD_MAX_ROWS;
+	bool judge = *l->pending.name && h.kind == HISTORY_WHOLE && r->n_gen >= 4 && h.total + r->n <= HISTORY_MAX_ROWS;
 	r->state = judge && held < l->o.heldout_max && of_domain < l->o.heldout_domain_max ? RUN_HELD_OUT : RUN_QUEUED;
 	if (judge)
 		l->turned_away = r->state == RUN_HELD_OUT ? 0 : l->turned_away + 1;
@@ -226,7 +268,7 @@ static int consume_partition(struct learner *l, int p, int max, int *ret_n, stru
 			break;
 		if (!n++)
 			x.offset = m.offset;
-		r = learner_take_one(l, p, m.offset, m.data, m.len);
+		r = learner_take_one(l, p, m.offset, m.time_s, m.data, m.len);
 		l->src->release(l->src, &m);
 		if (r)
 			return errtext_set(e, r, "record at partition %d: %s", p, strerror(-r));
@@ -268,9 +310,9 @@ int learner_consume(struct learner *l, int max, int *ret_n, struct errtext *e)
 /* ---- again ---- */
 
 /* One record the journal says was taken: from the pool's tail, else from the source. */
-static int read_again(struct learner *l, int p, int64_t offset, bool first, struct buf *blob, int64_t *ret_offset, struct errtext *e)
+static int read_again(struct learner *l, int p, int64_t offset, bool first, struct buf *blob, int64_t *ret_offset, int64_t *ret_time_s, struct errtext *e)
 {
-	if (!pool_peek(l->pool, p, offset, blob)) {
+	if (!pool_peek(l->pool, p, offset, blob, ret_time_s)) {
 		*ret_offset = offset;
 		return 0;
 	}
@@ -290,6 +332,7 @@ static int read_again(struct learner *l, int p, int64_t offset, bool first, stru
 		if (r == 0) {
 			buf_clear(blob);
 			*ret_offset = m.offset;
+			*ret_time_s = m.time_s;
 			r = buf_append(blob, m.data, m.len);
 			l->src->release(l->src, &m);
 			return r;
@@ -318,10 +361,10 @@ int learner_repeat_take(struct learner *l, const struct journal_entry *x, int64_
 	int r = x->partition < 0 ? -EINVAL : learner_cursors(l, x->partition + 1);
 	*ret_done = 0;
 	for (int64_t i = 0; i < x->count && !r; i++) {
-		int64_t got = offset;
-		r = read_again(l, x->partition, offset, i == 0, &blob, &got, e);
+		int64_t got = offset, time_s = 0;
+		r = read_again(l, x->partition, offset, i == 0, &blob, &got, &time_s, e);
 		if (!r)
-			r = learner_take_one(l, x->partition, got, blob.data, blob.len);
+			r = learner_take_one(l, x->partition, got, time_s, blob.data, blob.len);
 		*ret_done += !r;
 		offset = got + 1;
 	}

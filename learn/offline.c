@@ -13,13 +13,14 @@
 
 #include "daemon/base/clock.h"
 #include "learn/evaluate.h"
+#include "learn/history.h"
 #include "learn/init.h"
 #include "learn/ttt.h"
 
 enum { MIN_WINDOW = 8 };
 
 struct lesson {
-	int run, row0, n;
+	int run, row0, n;         /* rows of the run with weight */
 	struct batch_teacher *kept; /* owned; NULL: worked out again */
 };
 
@@ -51,16 +52,17 @@ static uint64_t draw(uint64_t seed, uint64_t stream, uint64_t i)
 
 /* ---- what is trained, what is judged ---- */
 
-/* Fit to be judged: recorded from the first token on, and something was generated. */
-static bool judgeable(const struct run *r)
+/* Fit to be judged: there from the first token on, and something was generated. */
+static bool judgeable(const struct corpus *c, int run)
 {
-	return r->pos0 == 0 && r->n_gen >= 4;
+	return c->runs.v[run].n_gen >= 4 && corpus_whole(c, run);
 }
 
 /* Of each domain, runs drawn by the seed until it has its share (of its own runs) or its most. */
 static int hold_out(struct offline *x)
 {
-	const struct runs *all = x->judge ? &x->judge->runs : &x->corpus->runs;
+	const struct corpus *c = x->judge ? x->judge : x->corpus;
+	const struct runs *all = &c->runs;
 	double share = x->judge ? 1 : x->o->heldout_share;
 	free(x->held);
 	x->held = calloc((size_t)all->n, 1);
@@ -70,7 +72,7 @@ static int hold_out(struct offline *x)
 		int of_domain = 0;
 		for (int k = 0; k < i; k++)
 			of_domain += x->held[k] && strcmp(all->v[k].domain, all->v[i].domain) == 0;
-		x->held[i] = judgeable(&all->v[i]) && of_domain < x->o->heldout_domain_max && (double)(draw(x->o->seed, 1, (uint64_t)i) >> 11) * 0x1p-53 < share;
+		x->held[i] = judgeable(c, i) && of_domain < x->o->heldout_domain_max && (double)(draw(x->o->seed, 1, (uint64_t)i) >> 11) * 0x1p-53 < share;
 	}
 	return 0;
 }
@@ -86,7 +88,7 @@ static int make_lessons(struct offline *x, int64_t *ret_rows)
 	int64_t rows = 0;
 	int cap = 0;
 	for (int i = 0; i < all->n; i++)
-		for (int at = 0; trained(x, i) && at + MIN_WINDOW <= all->v[i].n; at += x->o->max_rows) {
+		for (int at = all->v[i].first; trained(x, i) && at + MIN_WINDOW <= all->v[i].n; at += x->o->max_rows) {
 			if (x->n_lessons == cap) {
 				cap = cap ? 2 * cap : 256;
 				struct lesson *v = realloc(x->lesson, (size_t)cap * sizeof *v);
@@ -253,9 +255,9 @@ static int judge(struct offline *x)
 	rep->n_domains = 0;
 	for (int i = 0; i < c->runs.n && !r; i++) {
 		struct joined j = {0};
-		if (!x->held[i] || (x->o->stop && *x->o->stop > 1) || corpus_load(c, i, &j))
+		if (!x->held[i] || (x->o->stop && *x->o->stop > 1) || corpus_load(c, i, HISTORY_MAX_ROWS, &j))
 			continue;
-		r = evaluate_run(x->d, c->fz, &j, &x->draft, x->o->k, &v[i]);
+		r = evaluate_run(x->d, c->fz, &j, c->runs.v[i].first, &x->draft, x->o->k, &v[i]);
 		joined_done(&j);
 		if (r || !v[i].rounds)
 			continue;
@@ -306,12 +308,13 @@ static int look(struct offline *x)
 
 static int build(struct offline *x, struct lesson *l, const struct joined *j, struct train_batch *b, int *ret_weighted)
 {
+	int at = j->history + l->row0, lead = at < x->o->history_rows ? at : x->o->history_rows, n = lead + l->n;
 	if (l->kept)
-		return batch_build_taught(&x->batcher, j, l->row0, l->n, l->kept, b, ret_weighted);
-	int r = batch_build(&x->batcher, j, l->row0, l->n, b, ret_weighted);
-	size_t bytes = batch_teacher_bytes(l->n);
+		return batch_build_taught(&x->batcher, j, at - lead, n, l->kept, b, ret_weighted);
+	int r = batch_build(&x->batcher, j, at - lead, n, lead, b, ret_weighted);
+	size_t bytes = batch_teacher_bytes(n);
 	bool comes_again = x->o->stream ? x->o->replay_share > 0 : x->o->epochs > 1;
-	if (!r && comes_again && x->cached + bytes <= x->o->cache_bytes && (l->kept = batch_teacher_copy(&x->batcher, l->n)))
+	if (!r && comes_again && x->cached + bytes <= x->o->cache_bytes && (l->kept = batch_teacher_copy(&x->batcher, n)))
 		x->cached += bytes;
 	return r;
 }
@@ -321,7 +324,7 @@ static int step(struct offline *x, struct lesson *l)
 	struct joined j = {0};
 	struct train_batch b;
 	struct train_result res = {0};
-	int weighted = 0, r = corpus_load(x->corpus, l->run, &j);
+	int weighted = 0, r = corpus_load(x->corpus, l->run, l->row0 < x->o->history_rows ? x->o->history_rows - l->row0 : 0, &j);
 	if (!r)
 		r = build(x, l, &j, &b, &weighted);
 	if (!r && weighted)

@@ -15,7 +15,7 @@ struct offline_options {
 	const struct trainer_kind *kind;
 	struct train_options train;   /* total_steps is set here, from the schedule */
 	uint64_t seed;
-	int draft_vocab, max_rows, epochs;
+	int draft_vocab, max_rows, history_rows, epochs;
 	int64_t tokens;               /* end after so many trained rows; 0 = after the epochs */
 	bool prompt_rows, cosine;
 	bool stream;                  /* runs in the order of the corpus, once, as the learner meets them; else a new permutation each epoch */

@@ -4,7 +4,8 @@
  * magic, length, partition, offset, the first 16 bytes of the SHA-256 of the
  * blob. Writes go at an explicit place and never truncate: after a crash the
  * tail beyond the checkpoint is old but whole entries of the same run, which
- * pool_peek offers to the repeat of the journal.
+ * pool_peek offers to the repeat of the journal. An entry past its time keeps its
+ * header, so that those behind it are still found; its blob is a hole.
  */
 #include "learn/pool.h"
 
@@ -20,12 +21,12 @@
 #include "daemon/base/fs.h"
 #include "daemon/base/sha.h"
 
-enum { MAGIC = 0x314c5052 /* "RPL1" */ };
+enum { MAGIC = 0x314c5052 /* "RPL1" */, ERASED = 0x304c5052 /* "RPL0" */, BLOB_MAX = 16 << 20 };
 
 struct entry {
 	uint32_t magic, len;
 	int32_t partition;
-	uint32_t pad;
+	uint32_t time_s;
 	int64_t offset;
 	uint8_t sum[16];
 };
@@ -167,7 +168,7 @@ static int read_entry(struct pool *p, uint32_t segment, uint32_t offset, struct 
 		return r;
 	if ((r = read_at(fd, h, sizeof *h, offset)))
 		return r;
-	if (h->magic != MAGIC || h->len > (16u << 20))
+	if (h->magic != MAGIC || h->len > BLOB_MAX)
 		return -EIO;
 	buf_clear(out);
 	if ((r = buf_reserve(out, h->len)))
@@ -187,14 +188,15 @@ static bool fits(const struct pool *p, uint32_t len)
 	return p->at.offset == 0 || (uint64_t)p->at.offset + sizeof(struct entry) + len <= p->segment_bytes;
 }
 
-int pool_append(struct pool *p, int partition, int64_t offset, const void *blob, uint32_t len, struct pool_ref *ret)
+int pool_append(struct pool *p, int partition, int64_t offset, int64_t time_s, const void *blob, uint32_t len, struct pool_ref *ret)
 {
 	struct pool_where at = p->at;
 	if (!fits(p, len)) {
 		at.segment++;
 		at.offset = 0;
 	}
-	struct entry h = {.magic = MAGIC, .len = len, .partition = partition, .offset = offset};
+	uint32_t when = time_s > 0 && time_s <= UINT32_MAX ? (uint32_t)time_s : 0;
+	struct entry h = {.magic = MAGIC, .len = len, .partition = partition, .time_s = when, .offset = offset};
 	checksum(blob, len, h.sum);
 	int fd, r = open_segment(p, at.segment, true, &fd);
 	if (!r)
@@ -209,14 +211,16 @@ int pool_append(struct pool *p, int partition, int64_t offset, const void *blob,
 	return 0;
 }
 
-int pool_peek(struct pool *p, int partition, int64_t offset, struct buf *out)
+int pool_peek(struct pool *p, int partition, int64_t offset, struct buf *out, int64_t *ret_time_s)
 {
 	struct entry h;
-	if (!read_entry(p, p->at.segment, p->at.offset, &h, out) && h.partition == partition && h.offset == offset && fits(p, h.len))
-		return 0;
-	if (p->at.offset && !read_entry(p, p->at.segment + 1, 0, &h, out) && h.partition == partition && h.offset == offset && !fits(p, h.len))
-		return 0;
-	return -ENOENT;
+	bool got = !read_entry(p, p->at.segment, p->at.offset, &h, out) && h.partition == partition && h.offset == offset && fits(p, h.len);
+	if (!got)
+		got = p->at.offset && !read_entry(p, p->at.segment + 1, 0, &h, out) && h.partition == partition && h.offset == offset && !fits(p, h.len);
+	if (!got)
+		return -ENOENT;
+	*ret_time_s = h.time_s;
+	return 0;
 }
 
 int pool_read(struct pool *p, struct pool_ref ref, struct buf *out)
@@ -251,6 +255,10 @@ int pool_scan(struct pool *p, int (*each)(void *arg, int partition, int64_t offs
 	at.segment = at.first;
 	while (!r) {
 		int k = read_entry(p, at.segment, at.offset, &h, &blob);
+		if (k == -EIO && h.magic == ERASED && h.len <= BLOB_MAX) {
+			at.offset += (uint32_t)sizeof h + h.len;
+			continue;
+		}
 		if (k == -ENOMEM)
 			r = k;
 		else if (k && read_entry(p, at.segment + 1, 0, &h, &blob))
@@ -275,8 +283,96 @@ int pool_copy(struct pool *p, struct pool_ref ref, struct pool_ref *ret)
 	struct entry h;
 	int r = read_entry(p, ref.segment, ref.offset, &h, &blob);
 	if (!r)
-		r = h.len == ref.len ? pool_append(p, h.partition, h.offset, blob.data, h.len, ret) : -EIO;
+		r = h.len == ref.len ? pool_append(p, h.partition, h.offset, h.time_s, blob.data, h.len, ret) : -EIO;
 	buf_done(&blob);
+	return r;
+}
+
+/* ---- retention ---- */
+
+/* The header at (segment, offset) without its blob. -EIO: none. */
+static int read_header(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h)
+{
+	int fd, r = open_segment(p, segment, false, &fd);
+	if (!r)
+		r = read_at(fd, h, sizeof *h, offset);
+	return r ? r : (h->magic == MAGIC || h->magic == ERASED) && h->len <= BLOB_MAX ? 0 : -EIO;
+}
+
+static int each_header(struct pool *p, int (*each)(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, void *arg), void *arg)
+{
+	uint32_t segment;
+	struct entry h = {0};
+	int r = oldest_segment(p, &segment);
+	for (; !r && segment <= p->at.segment; segment++)
+		for (uint32_t at = 0; !r && (segment < p->at.segment || at < p->at.offset); at += (uint32_t)sizeof h + h.len) {
+			if (read_header(p, segment, at, &h))
+				break;
+			r = each(p, segment, at, &h, arg);
+		}
+	return r;
+}
+
+static int note_oldest(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, void *arg)
+{
+	int64_t *oldest = arg;
+	(void)p, (void)segment, (void)offset;
+	if (h->magic == MAGIC && h->time_s < *oldest)
+		*oldest = h->time_s;
+	return 0;
+}
+
+int pool_oldest(struct pool *p, int64_t *ret_time_s)
+{
+	int64_t oldest = INT64_MAX;
+	int r = each_header(p, note_oldest, &oldest);
+	if (!r)
+		*ret_time_s = oldest;
+	return r;
+}
+
+struct erasing { int64_t before; uint64_t n; };
+
+static int zero(int fd, uint32_t offset, uint32_t len)
+{
+	static const uint8_t nothing[4096];
+	if (!len || !fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, len))
+		return 0;
+	for (uint32_t at = 0; at < len;) { /* a file system without holes */
+		uint32_t n = len - at < sizeof nothing ? len - at : (uint32_t)sizeof nothing;
+		int r = write_at(fd, nothing, n, (off_t)offset + at);
+		if (r)
+			return r;
+		at += n;
+	}
+	return 0;
+}
+
+static int erase_one(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, void *arg)
+{
+	struct erasing *x = arg;
+	char path[PATH_MAX];
+	if (h->magic != MAGIC || h->time_s >= x->before)
+		return 0;
+	int r = seg_path(p, segment, path), fd = r ? -1 : open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return r ? r : -errno;
+	struct entry gone = {.magic = ERASED, .len = h->len, .partition = h->partition, .offset = h->offset};
+	r = write_at(fd, &gone, sizeof gone, offset);
+	if (!r)
+		r = zero(fd, offset + (uint32_t)sizeof gone, h->len);
+	if (!r && fdatasync(fd))
+		r = -errno;
+	(void)close(fd);
+	x->n += !r;
+	return r;
+}
+
+int pool_erase_older(struct pool *p, int64_t time_s, uint64_t *ret_n)
+{
+	struct erasing x = {.before = time_s};
+	int r = each_header(p, erase_one, &x);
+	*ret_n = x.n;
 	return r;
 }
 

@@ -31,10 +31,11 @@ void pool_rewind(struct pool *p, struct pool_where w); /* continue from a checkp
 void pool_set_sizes(struct pool *p, uint32_t segment_bytes, uint64_t max_bytes);
 uint64_t pool_bytes(const struct pool *p);
 
-int MUSTCHECK pool_append(struct pool *p, int partition, int64_t offset, const void *blob, uint32_t len, struct pool_ref *ret);
+/* time_s: when the record was written, s since 1970; it stays with the entry. */
+int MUSTCHECK pool_append(struct pool *p, int partition, int64_t offset, int64_t time_s, const void *blob, uint32_t len, struct pool_ref *ret);
 /* The record that was appended here before a crash: 0 and the blob in *out when it is
  * (partition, offset) and whole; -ENOENT otherwise. Moves nothing. */
-int MUSTCHECK pool_peek(struct pool *p, int partition, int64_t offset, struct buf *out);
+int MUSTCHECK pool_peek(struct pool *p, int partition, int64_t offset, struct buf *out, int64_t *ret_time_s);
 int MUSTCHECK pool_read(struct pool *p, struct pool_ref ref, struct buf *out); /* -EIO: damaged */
 int MUSTCHECK pool_sync(struct pool *p); /* before a checkpoint that refers to what was appended */
 
@@ -45,6 +46,12 @@ int MUSTCHECK pool_scan(struct pool *p, int (*each)(void *arg, int partition, in
 
 /* The entry again at the end, under its partition and offset: for what must outlive its segment. -EIO: damaged. */
 int MUSTCHECK pool_copy(struct pool *p, struct pool_ref ref, struct pool_ref *ret);
+
+/* Retention. When the oldest entry there is was written (INT64_MAX: there is none); a time that is not known counts as 0. */
+int MUSTCHECK pool_oldest(struct pool *p, int64_t *ret_time_s);
+/* Records written before that are gone from disk when this returns: their bytes are freed, their places stay. For
+ * what no checkpoint and no run needs any more. *ret_n: how many. */
+int MUSTCHECK pool_erase_older(struct pool *p, int64_t time_s, uint64_t *ret_n);
 
 /* Over the size: forget the oldest segment (never the one being written). true when
  * first moved: the caller copies what it keeps of it, and drops every run that refers to an older one. */

@@ -33,10 +33,11 @@
 struct conf {
 	char *store, *state_dir, *run_dir, *daemon_socket, *brokers, *source_conf, *topic, *target_fp, *follow_journal, *vocab_from;
 	int log_level, optimizer;
-	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
+	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
 	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, follow_print, init_wait_s;
-	double lr, muon_lr, clip, decay, replay_share;
-	bool prompt_rows, auto_init;
+	int64_t tenant_window, request_rows;
+	double lr, muon_lr, clip, decay, ema, replay_share, max_scale, tenant_share, spike;
+	bool prompt_rows, auto_init, dedup;
 };
 
 #define AT(f) offsetof(struct conf, f)
@@ -63,6 +64,14 @@ static const struct conf_entry entries[] = {
 	{"train.warmup_steps", CONF_INT, AT(warmup_steps), "10", 0, 1e9, NULL, false, "steps", "linear warm-up of the learning rate"},
 	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
 	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 65536, NULL, false, "tok", "rows of one step; longer runs take several"},
+	{"train.history_rows", CONF_INT, AT(history_rows), "256", 0, 16384, NULL, false, "tok", "rows before a window that are laid in front of it as context, an earlier request's too"},
+	{"train.ema", CONF_REAL, AT(ema), "0.95", 0, 0.99999, NULL, false, "", "decay a step of the averaged weights, which are what is published; 0 = the last weights are"},
+	{"train.spike", CONF_REAL, AT(spike), "3", 1.2, 1e9, NULL, false, "", "a loss so many times the running mean is no step"},
+	{"train.dedup", CONF_BOOL, AT(dedup), "on", 0, 0, NULL, false, "", "a prefix of a conversation that is in the pool already is not trained again"},
+	{"train.max_scale", CONF_REAL, AT(max_scale), "8", 2, 1e9, NULL, false, "", "records whose features are so many times larger or smaller than usual are refused"},
+	{"train.tenant_share", CONF_REAL, AT(tenant_share), "1", 0.001, 1, NULL, false, "", "share of the rows of a window that one tenant may have; 1 = any"},
+	{"train.tenant_window", CONF_INT, AT(tenant_window), "65536", 16, 1e9, NULL, false, "tok", "rows of that window"},
+	{"train.request_rows", CONF_INT, AT(request_rows), "16384", 16, 1e9, NULL, false, "tok", "rows of one request that are learned from at most"},
 	{"train.prompt_rows", CONF_BOOL, AT(prompt_rows), "on", 0, 0, NULL, false, "", "learn from prompts too, not from replies alone"},
 	{"train.replay_share", CONF_REAL, AT(replay_share), "0.25", 0, 1, NULL, false, "", "share of steps that take an older run while new ones wait"},
 	{"train.max_epochs", CONF_INT, AT(max_epochs), "4", 1, 1000, NULL, false, "", "how often one run is trained at most"},
@@ -99,9 +108,11 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
 			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
 			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
-		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .max_epochs = (int)c->max_epochs,
+		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .history_rows = (int)c->history_rows, .max_epochs = (int)c->max_epochs,
 		.queue_max = (int)c->queue_max, .heldout_max = (int)c->heldout_max, .heldout_domain_max = (int)c->heldout_domain_max,
-		.prompt_rows = c->prompt_rows, .auto_init = c->auto_init, .replay_share = c->replay_share, .init_min_tokens = c->min_tokens,
+		.prompt_rows = c->prompt_rows, .auto_init = c->auto_init, .replay_share = c->replay_share, .dedup = c->dedup, .ema = c->ema,
+		.max_scale = c->max_scale, .tenant_share = c->tenant_share, .tenant_window = c->tenant_window,
+		.request_rows = c->request_rows, .spike = c->spike, .init_min_tokens = c->min_tokens,
 		.pool_bytes = (uint64_t)c->pool_mb << 20, .segment_bytes = c->pool_mb >= 512 ? 64u << 20 : 8u << 20,
 		.follow = *c->follow_journal != 0,
 	};

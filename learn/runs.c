@@ -8,8 +8,31 @@
 void run_done(struct run *r)
 {
 	free(r->refs);
+	free(r->path);
 	r->refs = NULL;
-	r->n_refs = 0;
+	r->path = NULL;
+	r->n_refs = r->n_path = 0;
+}
+
+uint64_t run_hash(uint64_t h, const void *p, size_t n)
+{
+	for (const uint8_t *b = p; n--; b++)
+		h = (h ^ *b) * 0x100000001b3u;
+	h = (h ^ (h >> 32)) * 0xd6e8feb86659fd93u;
+	h ^= h >> 32;
+	return h ? h : 1;
+}
+
+int run_path_add(struct run *r, uint64_t hash)
+{
+	if ((r->n_path & (r->n_path - 1)) == 0) { /* at each power of two */
+		uint64_t *v = realloc(r->path, (size_t)(r->n_path ? 2 * r->n_path : 1) * sizeof *v);
+		if (!v)
+			return -ENOMEM;
+		r->path = v;
+	}
+	r->path[r->n_path++] = hash;
+	return 0;
 }
 
 int run_ref_add(struct run *r, struct pool_ref ref)
@@ -63,6 +86,19 @@ void runs_drop_below(struct runs *s, uint32_t segment)
 	s->n = keep;
 }
 
+int runs_drop_older(struct runs *s, int64_t born)
+{
+	int keep = 0, n = s->n;
+	for (int i = 0; i < s->n; i++) {
+		if (s->v[i].born < born)
+			run_done(&s->v[i]);
+		else
+			s->v[keep++] = s->v[i];
+	}
+	s->n = keep;
+	return n - keep;
+}
+
 void runs_done(struct runs *s)
 {
 	for (int i = 0; i < s->n; i++)
@@ -79,9 +115,35 @@ json_t *run_to_json(const struct run *r)
 			json_decref(refs);
 			return NULL;
 		}
-	return json_pack("{s:I,s:i,s:i,s:s,s:i,s:i,s:I,s:i,s:b,s:o}", "id", (json_int_t)r->id, "state", (int)r->state,
+	json_t *path = json_array();
+	for (int i = 0; i < r->n_path; i++)
+		(void)json_array_append_new(path, json_integer((json_int_t)r->path[i]));
+	return json_pack("{s:I,s:i,s:i,s:s,s:i,s:i,s:I,s:i,s:b,s:o,s:i,s:[IIIII],s:I,s:o}", "id", (json_int_t)r->id, "state", (int)r->state,
 			 "partition", r->partition, "domain", r->domain, "n", r->n, "n_gen", r->n_gen, "pos0",
-			 (json_int_t)r->pos0, "epochs", r->epochs, "bad", r->bad, "refs", refs);
+			 (json_int_t)r->pos0, "epochs", r->epochs, "bad", r->bad, "refs", refs, "first", r->first, "kin", (json_int_t)r->name,
+			 (json_int_t)r->parent, (json_int_t)r->parent_rows, (json_int_t)r->conversation, (json_int_t)r->tenant, "born",
+			 (json_int_t)r->born, "path", path);
+}
+
+/* What older checkpoints do not hold stays 0. */
+static int kin_from_json(const json_t *j, struct run *r)
+{
+	json_int_t name = 0, parent = 0, rows = 0, conversation = 0, tenant = 0, born = 0;
+	json_t *path = NULL, *x;
+	size_t i;
+	if (json_unpack((json_t *)(uintptr_t)j, "{s?i,s?[IIIII],s?I,s?o}", "first", &r->first, "kin", &name, &parent, &rows, &conversation, &tenant,
+			"born", &born, "path", &path) || rows < 0 || rows > UINT32_MAX || r->first < 0)
+		return -EINVAL;
+	r->name = (uint64_t)name;
+	r->parent = (uint64_t)parent;
+	r->parent_rows = (uint32_t)rows;
+	r->conversation = (uint64_t)conversation;
+	r->tenant = (uint64_t)tenant;
+	r->born = born;
+	json_array_foreach(path, i, x)
+		if (run_path_add(r, (uint64_t)json_integer_value(x)))
+			return -ENOMEM;
+	return 0;
 }
 
 int run_from_json(const json_t *j, struct run *ret)
@@ -101,6 +163,11 @@ int run_from_json(const json_t *j, struct run *ret)
 	r.pos0 = (uint32_t)pos0;
 	r.bad = bad;
 	memcpy(r.domain, domain, strlen(domain) + 1);
+	int kin = kin_from_json(j, &r);
+	if (kin) {
+		run_done(&r);
+		return kin;
+	}
 	json_array_foreach(refs, i, ref) {
 		json_int_t a, b, c;
 		int k = json_unpack(ref, "[III]", &a, &b, &c) ? -EINVAL : run_ref_add(&r, (struct pool_ref){(uint32_t)a, (uint32_t)b, (uint32_t)c});
@@ -109,8 +176,10 @@ int run_from_json(const json_t *j, struct run *ret)
 			return k;
 		}
 	}
-	if (!r.n_refs)
+	if (!r.n_refs) {
+		run_done(&r);
 		return -EINVAL;
+	}
 	*ret = r;
 	return 0;
 }

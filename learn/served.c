@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "learn/history.h"
+
 struct sums {
 	int requests;
 	double rounds, served, replayed;    /* accepted proposals */
@@ -54,7 +56,9 @@ static void enter(struct sums *s, double rounds, double served, double replayed)
 static int one_run(struct learner *l, const struct run *run, const struct draft *d, uint32_t version, struct sums *s)
 {
 	struct joined j = {0};
-	if (run->pos0 || joined_load(l->pool, run, (uint32_t)l->fz->V, &j))
+	struct history h;
+	history_find(&l->runs, &l->join, run, &h);
+	if (h.kind != HISTORY_WHOLE || joined_load_after(l->pool, &h, h.total, run, (uint32_t)l->fz->V, &j))
 		return 0; /* a chain whose history is missing is no fair one */
 	uint32_t *start = malloc(((size_t)j.n_rounds + 1) * sizeof *start);
 	uint8_t *len = malloc((size_t)j.n_rounds + 1);

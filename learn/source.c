@@ -174,7 +174,9 @@ static int kafka_read(struct source *s, int partition, int64_t offset, const int
 			continue;
 		}
 		p->next = m->offset + 1;
-		*ret = (struct source_msg){.offset = m->offset, .data = m->payload, .len = m->len, .owner = m};
+		rd_kafka_timestamp_type_t type;
+		int64_t ms = rd_kafka_message_timestamp(m, &type);
+		*ret = (struct source_msg){.offset = m->offset, .time_s = type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE || ms < 0 ? 0 : ms / 1000, .data = m->payload, .len = m->len, .owner = m};
 		return 0;
 	}
 }

@@ -11,6 +11,7 @@
 
 struct source_msg {
 	int64_t offset;
+	int64_t time_s;   /* when it was written, s since 1970; 0 = not known */
 	const void *data; /* may be unaligned; valid until release */
 	size_t len;
 	void *owner;      /* the source's own */

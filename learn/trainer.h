@@ -44,6 +44,7 @@ struct train_batch {
 	struct teacher teacher; /* Q_t, already shifted: row t = distribution after x_{t+1} */
 	const uint32_t *y;     /* [n] argmax over V after x_{t+1} */
 	const uint8_t *in_vocab; /* [n] t2d[y] */
+	double loss_max;         /* a loss above it is no step (1, as a non-finite one); 0 = any */
 };
 
 struct train_result {
@@ -66,7 +67,7 @@ struct trainer_kind {
 	void (*init_random)(struct trainer *t, uint64_t seed); /* trunc-normal-ish 0.02, norms 1 */
 	/* loss and gradients, no update */
 	int (*forward_backward)(struct trainer *t, const struct train_batch *b, struct train_result *ret);
-	/* forward_backward + clip + optimizer. 1: non-finite, nothing changed (counted by the caller). */
+	/* forward_backward + clip + optimizer. 1: non-finite or above loss_max, nothing changed (counted by the caller). */
 	int (*step)(struct trainer *t, const struct train_batch *b, struct train_result *ret);
 	/* Optimizer state as one flat array, for checkpoints; step counter with it. */
 	size_t (*n_state)(const struct trainer *t);

@@ -127,7 +127,7 @@ static int trainer_forward_backward(struct trainer *t, const struct train_batch 
 static int trainer_step(struct trainer *t, const struct train_batch *b, struct train_result *ret)
 {
 	TRY(trainer_forward_backward(t, b, ret));
-	if (!isfinite(ret->loss) || !isfinite(ret->grad_norm))
+	if (!isfinite(ret->loss) || !isfinite(ret->grad_norm) || (b->loss_max > 0 && ret->loss > b->loss_max))
 		return 1;
 	return optimizer_step(t->optimizer, t->ttt->w, t->ttt->dw, ret->grad_norm);
 }

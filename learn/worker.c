@@ -205,6 +205,18 @@ static json_t *real_or_null(double v, bool known)
 	return known ? json_real(v) : json_null();
 }
 
+/* What was not learned from, by reason; and how far back the history of what was went. */
+static json_t *left_out(const struct learner_counts *n)
+{
+	json_t *out = json_object(), *history = json_object();
+	for (int i = 0; i < OUT_N; i++)
+		(void)json_object_set_new(out, rule_word((enum rule_out)i), json_integer((json_int_t)n->out[i]));
+	for (int i = 0; i < HISTORY_N; i++)
+		(void)json_object_set_new(history, history_word((enum history_kind)i), json_integer((json_int_t)n->history[i]));
+	(void)json_object_set_new(history, "damaged", json_integer((json_int_t)n->history_damaged));
+	return json_pack("{s:o,s:o,s:I}", "left_out", out, "history", history, "repeated_rows", (json_int_t)n->repeated_rows);
+}
+
 json_t *worker_describe(struct worker *w)
 {
 	struct learner *l = w->l;
@@ -219,7 +231,9 @@ json_t *worker_describe(struct worker *w)
 				    "trouble", l->src ? l->src->trouble(l->src) : "");
 	json_t *pool = json_pack("{s:i,s:i,s:i,s:I,s:I,s:I}", "runs", l->runs.n, "queued", learner_count(l, RUN_QUEUED), "open", l->join.n, "bytes",
 				 (json_int_t)pool_bytes(l->pool), "joins_broken", (json_int_t)l->join.gaps, "counted", (json_int_t)l->counted);
-	json_t *steps = json_pack("{s:I,s:I,s:I}", "bad", (json_int_t)n->steps_bad, "empty", (json_int_t)n->steps_empty, "inexact_resumes", (json_int_t)n->inexact);
+	json_t *steps = json_pack("{s:I,s:I,s:I,s:I}", "bad", (json_int_t)n->steps_bad, "spikes", (json_int_t)n->steps_spike, "empty", (json_int_t)n->steps_empty,
+				  "inexact_resumes", (json_int_t)n->inexact);
+	(void)json_object_update_new(pool, left_out(n));
 	return json_pack("{s:s,s:i,s:I,s:I,s:I,s:o,s:o,s:f,s:I,s:b,s:o,s:o,s:i,s:o,s:I,s:o,s:{s:s,s:I,s:s}}", "target_fp", l->fz->target_fp, "pid",
 			 (int)getpid(), "uptime_s", (json_int_t)((clock_us() - w->started) / 1000000), "step", (json_int_t)l->step, "trained_tokens",
 			 (json_int_t)n->trained_tokens, "loss", real_or_null(l->loss_mean, some), "accuracy", real_or_null(l->acc_mean, some), "lr",

@@ -26,13 +26,13 @@ static int setup(void **state)
 	assert_int_equal(batcher_set_vocab(&f->b, f->d2t, VD), 0);
 	struct pool_options po = {.dir = f->dir, .segment_bytes = 1 << 20, .max_bytes = 64 << 20};
 	struct pool *p = NULL;
-	struct run run = {.id = 1};
+	struct run run = {.id = 1, .n = N};
 	struct pool_ref ref;
 	struct buf blob = BUF_INIT(0);
 	struct tw_record q = {.request = "r", .domain = "code", .T = N, .n_prompt = PROMPT, .last = true, .seed = 3};
 	assert_int_equal(pool_open(&po, &p, &e), 0);
 	tw_encode(&q, &blob);
-	assert_int_equal(pool_append(p, 0, 0, blob.data, (uint32_t)blob.len, &ref), 0);
+	assert_int_equal(pool_append(p, 0, 0, 0, blob.data, (uint32_t)blob.len, &ref), 0);
 	assert_int_equal(run_ref_add(&run, ref), 0);
 	assert_int_equal(joined_load(p, &run, TW_V, &f->j), 0);
 	run_done(&run);
@@ -107,7 +107,7 @@ static void test_teacher(void **state)
 	struct fixture *f = *state;
 	struct train_batch b;
 	int weighted, expect_weighted = 0, d;
-	assert_int_equal(batch_build(&f->b, &f->j, 0, N, &b, &weighted), 0);
+	assert_int_equal(batch_build(&f->b, &f->j, 0, N, 0, &b, &weighted), 0);
 	assert_int_equal(b.n, N);
 	assert_int_equal(b.teacher.K, TEACHER_K);
 	for (int t = 0; t < N; t++) {
@@ -146,7 +146,7 @@ static void test_replies_only(void **state)
 	struct train_batch b;
 	int weighted;
 	f->b.prompt_rows = false;
-	assert_int_equal(batch_build(&f->b, &f->j, 0, N, &b, &weighted), 0);
+	assert_int_equal(batch_build(&f->b, &f->j, 0, N, 0, &b, &weighted), 0);
 	for (int t = 0; t < N; t++)
 		assert_int_equal(b.mask[t], t + 1 >= PROMPT && t + 1 < N);
 }
@@ -159,16 +159,16 @@ static void test_window(void **state)
 	int weighted;
 	static real whole[N * TEACHER_K];
 	static uint32_t y[N];
-	assert_int_equal(batch_build(&f->b, &f->j, 0, N, &b, &weighted), 0);
+	assert_int_equal(batch_build(&f->b, &f->j, 0, N, 0, &b, &weighted), 0);
 	memcpy(whole, b.teacher.p, sizeof whole);
 	memcpy(y, b.y, sizeof y);
-	assert_int_equal(batch_build(&f->b, &f->j, 7, 10, &b, &weighted), 0);
+	assert_int_equal(batch_build(&f->b, &f->j, 7, 10, 0, &b, &weighted), 0);
 	assert_int_equal(b.pos[0], 7);
 	assert_memory_equal(b.ids, f->j.ids + 7, 11 * sizeof *b.ids);
 	assert_memory_equal(b.teacher.p, whole + 7 * TEACHER_K, 10 * TEACHER_K * sizeof *whole);
 	assert_memory_equal(b.y, y + 7, 10 * sizeof *y);
 	assert_int_equal(b.mask[9], 1);
-	assert_int_equal(batch_build(&f->b, &f->j, 25, 10, &b, &weighted), -EINVAL);
+	assert_int_equal(batch_build(&f->b, &f->j, 25, 10, 0, &b, &weighted), -EINVAL);
 }
 
 /* A vocabulary id outside the target's is refused. */

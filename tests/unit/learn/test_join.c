@@ -48,8 +48,8 @@ static void add(struct fixture *f, const struct tw_record *q, int partition)
 	struct pool_ref ref;
 	tw_encode(q, &b);
 	assert_int_equal(record_decode(b.data, b.len, TW_V, &r, NULL), 0);
-	assert_int_equal(pool_append(f->p, partition, f->offset, b.data, (uint32_t)b.len, &ref), 0);
-	assert_int_equal(join_add(&f->j, &r, partition, f->offset++, ref), 0);
+	assert_int_equal(pool_append(f->p, partition, f->offset, 0, b.data, (uint32_t)b.len, &ref), 0);
+	assert_int_equal(join_add(&f->j, &r, partition, f->offset++, 0, ref), 0);
 	record_done(&r);
 	buf_done(&b);
 }

@@ -12,6 +12,7 @@ struct world {
 	char dir[256], store[300];
 	struct frozen fz;
 	struct tw_source src;
+	bool muon; /* and averaged weights */
 };
 
 static void world_init(struct world *w, int requests)
@@ -38,11 +39,12 @@ static struct learner_options options(const struct world *w, const char *state)
 {
 	return (struct learner_options){
 		.state_dir = state, .store = w->store, .kind = &trainer_eagle3, .seed = 99,
-		.train = {.ttt_steps = 3, .decay = (real)0.8, .optimizer = OPT_ADAMW, .lr = (real)1e-3, .muon_lr = (real)0.02, .beta1 = (real)0.9,
+		.train = {.ttt_steps = 3, .decay = (real)0.8, .optimizer = w->muon ? OPT_MUON : OPT_ADAMW, .muon_iters = 3, .lr = (real)1e-3, .muon_lr = (real)0.02, .beta1 = (real)0.9,
 			  .beta2 = (real)0.999, .eps = (real)1e-8, .clip = (real)0.5, .muon_momentum = (real)0.95, .warmup_steps = 5},
 		.draft_vocab = 48, .max_rows = 24, .max_epochs = 2, .queue_max = 6, .heldout_max = 4, .heldout_domain_max = 3,
 		.prompt_rows = true, .auto_init = true, .replay_share = 0.3, .init_min_tokens = 150, .pool_bytes = 220000, .segment_bytes = 40000,
-		.replay_wait_ms = 1,
+		.replay_wait_ms = 1, .history_rows = 16, .dedup = true, .ema = w->muon ? 0.9 : 0, .max_scale = 8, .tenant_share = 1,
+		.tenant_window = 1000, .request_rows = 100000, .spike = 3,
 	};
 }
 
@@ -180,7 +182,7 @@ static void remove_pool(const char *state)
 }
 
 /* Killed some thirty times: between passes, and inside writes. */
-static void test_killed(void **unused)
+static void killed(bool muon)
 {
 	static const char *const points[] = {"journal-written", "journal-synced", "step-done", "checkpoint-before", "fs-created", "fs-half",
 					     "fs-written", "fs-synced", "fs-renamed", "checkpoint-after", "publish-weights", "publish-submit"};
@@ -190,8 +192,8 @@ static void test_killed(void **unused)
 	struct learner_counts na, nb;
 	uint64_t seed = 31337;
 	int lives = 0, kills = 0, rc = 1;
-	(void)unused;
-	world_init(&w, 24);
+	world_init(&w, 30);
+	w.muon = muon;
 	(void)snprintf(state, sizeof state, "%s/killed", w.dir);
 	(void)snprintf(again, sizeof again, "%s/again", w.dir);
 	while (rc) {
@@ -223,6 +225,11 @@ static void test_killed(void **unused)
 		      (unsigned long long)na.records, (unsigned long long)na.set_aside, (unsigned long long)na.duplicates, a);
 	assert_true(kills >= 15);
 	assert_true(sa > 20);
+	print_message("history: %llu whole, %llu unnamed, %llu missing, %llu open, %llu short; %llu runs and %llu rows said before\n",
+		      (unsigned long long)na.history[HISTORY_WHOLE], (unsigned long long)na.history[HISTORY_UNNAMED],
+		      (unsigned long long)na.history[HISTORY_MISSING], (unsigned long long)na.history[HISTORY_OPEN],
+		      (unsigned long long)na.history[HISTORY_SHORT], (unsigned long long)na.out[OUT_REPEATED], (unsigned long long)na.repeated_rows);
+	assert_true(na.repeated_rows > 0 && na.history[HISTORY_WHOLE] > 0);
 	assert_true(na.set_aside > 0 && na.duplicates > 0);
 	assert_int_equal(na.steps_bad, 0);
 	assert_int_equal(sa, sb);
@@ -233,6 +240,18 @@ static void test_killed(void **unused)
 	follow(&w, journal, again, 2, b, &sb, &nb);
 	assert_string_equal(a, b);
 	world_done(&w);
+}
+
+static void test_killed(void **unused)
+{
+	(void)unused;
+	killed(false);
+}
+
+static void test_killed_muon(void **unused)
+{
+	(void)unused;
+	killed(true);
 }
 
 /* The pool's tail is a shortcut, not a need: without it the records come from the log again. */
@@ -558,7 +577,7 @@ static void test_rebase(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_killed), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
+		cmocka_unit_test(test_killed), cmocka_unit_test(test_killed_muon), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
 		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_set_aside), cmocka_unit_test(test_held_out), cmocka_unit_test(test_start),
 		cmocka_unit_test(test_rebase),
 	};

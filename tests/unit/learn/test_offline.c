@@ -23,7 +23,7 @@ static void fill(const char *dir, int runs, uint64_t seed)
 			(void)snprintf(q.domain, sizeof q.domain, "%s", i % 2 ? "code" : "tools");
 			buf_clear(&b);
 			tw_encode(&q, &b);
-			assert_int_equal(pool_append(p, i % 3, 2 * i + part, b.data, (uint32_t)b.len, &ref), 0);
+			assert_int_equal(pool_append(p, i % 3, 2 * i + part, 0, b.data, (uint32_t)b.len, &ref), 0);
 		}
 	assert_int_equal(pool_sync(p), 0);
 	pool_close(p);
@@ -204,8 +204,8 @@ static void test_files_and_back(void **state)
 	assert_int_equal(c.runs.n, d.runs.n);
 	for (int i = 0; i < c.runs.n; i++) {
 		struct joined a, b;
-		assert_int_equal(corpus_load(&c, i, &a), 0);
-		assert_int_equal(corpus_load(&d, i, &b), 0);
+		assert_int_equal(corpus_load(&c, i, 0, &a), 0);
+		assert_int_equal(corpus_load(&d, i, 0, &b), 0);
 		assert_int_equal(a.n, b.n);
 		assert_memory_equal(a.ids, b.ids, ((size_t)a.n + 1) * sizeof *a.ids);
 		joined_done(&a);

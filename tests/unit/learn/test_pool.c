@@ -19,7 +19,7 @@ static struct pool_ref put(struct pool *p, int n, uint32_t len)
 	uint8_t blob[2000];
 	struct pool_ref ref;
 	memset(blob, n, len);
-	assert_int_equal(pool_append(p, n % 3, n, blob, len, &ref), 0);
+	assert_int_equal(pool_append(p, n % 3, n, 100 + n, blob, len, &ref), 0);
 	return ref;
 }
 
@@ -92,6 +92,7 @@ static void test_tail(void **state)
 	char dir[256];
 	struct buf b = BUF_INIT(0);
 	struct pool_ref ref[10], again;
+	int64_t when = 0;
 	(void)state;
 	tw_temp_dir(dir);
 	struct pool *p = open_pool(dir);
@@ -100,16 +101,17 @@ static void test_tail(void **state)
 	struct pool_where w = pool_where(p);
 	for (int i = 4; i < 10; i++)
 		ref[i] = put(p, i, 200);
-	assert_int_equal(pool_peek(p, 1, 10, &b), -ENOENT); /* nothing lies behind the end */
+	assert_int_equal(pool_peek(p, 1, 10, &b, &when), -ENOENT); /* nothing lies behind the end */
 	pool_close(p);
 	p = open_pool(dir);
 	pool_rewind(p, w);
 	for (int i = 4; i < 10; i++) {
-		assert_int_equal(pool_peek(p, (i + 1) % 3, i, &b), -ENOENT);
-		assert_int_equal(pool_peek(p, i % 3, i + 1, &b), -ENOENT);
-		assert_int_equal(pool_peek(p, i % 3, i, &b), 0);
+		assert_int_equal(pool_peek(p, (i + 1) % 3, i, &b, &when), -ENOENT);
+		assert_int_equal(pool_peek(p, i % 3, i + 1, &b, &when), -ENOENT);
+		assert_int_equal(pool_peek(p, i % 3, i, &b, &when), 0);
 		assert_int_equal(b.len, 200);
-		assert_int_equal(pool_append(p, i % 3, i, b.data, (uint32_t)b.len, &again), 0);
+		assert_int_equal(when, 100 + i);
+		assert_int_equal(pool_append(p, i % 3, i, when, b.data, (uint32_t)b.len, &again), 0);
 		assert_memory_equal(&again, &ref[i], sizeof again);
 	}
 	buf_done(&b);

@@ -74,12 +74,21 @@ struct tw_record {
 	uint64_t seq, seed; /* seed of the request's text: token i is a function of (seed, i) */
 	uint32_t round_version; /* one round of two proposals at the last prompt row, by this version; 0 = none */
 	uint8_t round_accepted, round_flags;
+	char conversation[32], parent[64], tenant[32];
+	float scale; /* of the features; 0 = 1 */
 };
 
 static inline uint32_t tw_token(uint64_t seed, int i)
 {
 	uint64_t s = seed * 1000003 + (uint64_t)i;
 	return (uint32_t)(tw_next(&s) % 40); /* a narrow text, so that there is something to learn */
+}
+
+static inline uint16_t tw_scaled(uint16_t h, float scale)
+{
+	union { float f; uint32_t u; } x = {.u = (uint32_t)h << 16};
+	x.f *= scale != 0 ? scale : 1;
+	return (uint16_t)(x.u >> 16);
 }
 
 static inline void tw_encode(const struct tw_record *q, struct buf *out)
@@ -94,7 +103,7 @@ static inline void tw_encode(const struct tw_record *q, struct buf *out)
 		pos[t] = (uint32_t)(q->at + t);
 		mask[t] = q->at + t >= q->n_prompt;
 		for (int i = 0; i < 3 * TW_H; i++)
-			f[t * 3 * TW_H + i] = tw_bf16(&s);
+			f[t * 3 * TW_H + i] = tw_scaled(tw_bf16(&s), q->scale);
 		if (mask[t]) {
 			uint32_t first = tw_token(q->seed, q->at + t + 1);
 			for (int k = 0; k < TW_K; k++) {
@@ -112,6 +121,9 @@ static inline void tw_encode(const struct tw_record *q, struct buf *out)
 	(void)snprintf(r.meta.request, sizeof r.meta.request, "%s", q->request);
 	(void)snprintf(r.meta.domain, sizeof r.meta.domain, "%s", q->domain);
 	(void)snprintf(r.meta.producer, sizeof r.meta.producer, "toy-producer");
+	(void)snprintf(r.meta.conversation, sizeof r.meta.conversation, "%s", q->conversation);
+	(void)snprintf(r.meta.parent, sizeof r.meta.parent, "%s", q->parent);
+	(void)snprintf(r.meta.tenant, sizeof r.meta.tenant, "%s", q->tenant);
 	r.meta.seq = q->seq;
 	r.meta.run = q->run;
 	r.meta.last = q->last;
@@ -149,7 +161,7 @@ static inline void tw_encode(const struct tw_record *q, struct buf *out)
 
 /* ---- a source that plays a script ---- */
 
-struct tw_message { int partition; int64_t offset; struct buf blob; };
+struct tw_message { int partition; int64_t offset, time_s; struct buf blob; };
 struct tw_source {
 	struct source base;
 	struct tw_message *v;
@@ -184,7 +196,7 @@ static inline int tw_read(struct source *src, int partition, int64_t offset, con
 	}
 	for (int i = 0; i < s->visible; i++)
 		if (s->v[i].partition == partition && s->v[i].offset >= offset) {
-			*ret = (struct source_msg){.offset = s->v[i].offset, .data = s->v[i].blob.data, .len = s->v[i].blob.len};
+			*ret = (struct source_msg){.offset = s->v[i].offset, .time_s = s->v[i].time_s, .data = s->v[i].blob.data, .len = s->v[i].blob.len};
 			return 0;
 		}
 	return SOURCE_E_NONE;
@@ -220,7 +232,7 @@ static inline void tw_add(struct tw_source *s, int partition, const void *blob, 
 		if (s->v[i].partition == partition)
 			offset = s->v[i].offset + 1;
 	s->v = realloc(s->v, (size_t)(s->n + 1) * sizeof *s->v);
-	s->v[s->n] = (struct tw_message){.partition = partition, .offset = offset};
+	s->v[s->n] = (struct tw_message){.partition = partition, .offset = offset, .time_s = 1000 + s->n};
 	s->v[s->n].blob = BUF_INIT(0);
 	assert_int_equal(buf_append(&s->v[s->n].blob, blob, len), 0);
 	s->n++;
@@ -240,11 +252,12 @@ static inline void tw_source_done(struct tw_source *s)
 }
 
 /* `requests` requests of two or three records each, interleaved by a seeded draw over the partitions;
- * among them a damaged record, a repeated one and one that is missing. */
+ * among them a damaged record, a repeated one and one that is missing. Some go on from the request before them on
+ * their partition, and some say again what it said. */
 static inline void tw_script(struct tw_source *s, int requests, uint64_t seed)
 {
 	enum { OPEN = 6 };
-	struct tw_record open[OPEN];
+	struct tw_record open[OPEN] = {0};
 	int left[OPEN] = {0}, started = 0;
 	uint64_t x = seed, seq[TW_PARTS] = {0};
 	struct buf b = BUF_INIT(0), late[TW_PARTS] = {{0}}; /* a copy that comes some records later */
@@ -258,7 +271,16 @@ static inline void tw_script(struct tw_source *s, int requests, uint64_t seed)
 		if (!left[i]) {
 			if (started == requests)
 				continue;
-			open[i] = (struct tw_record){.n_prompt = 8 + (int)(tw_next(&x) % 12), .seed = seed * 131 + (uint64_t)started};
+			struct tw_record was = open[i];
+			uint64_t kind = tw_next(&x) % 4;
+			bool more = was.at > 32 && kind < 2;
+			open[i] = (struct tw_record){.n_prompt = 8 + (int)(tw_next(&x) % 12), .seed = more ? was.seed : seed * 131 + (uint64_t)started};
+			(void)snprintf(open[i].conversation, sizeof open[i].conversation, "talk-%llu", (unsigned long long)open[i].seed);
+			if (more && kind == 0) { /* a later round: its history was recorded by the one before */
+				open[i].at = was.at / 32 * 32;
+				open[i].n_prompt += open[i].at;
+				(void)snprintf(open[i].parent, sizeof open[i].parent, "%s %d", was.request, open[i].at);
+			}
 			(void)snprintf(open[i].request, sizeof open[i].request, "req-%d", started++);
 			(void)snprintf(open[i].domain, sizeof open[i].domain, "%s", started % 3 ? "tools" : "code");
 			left[i] = 2 + (int)(tw_next(&x) % 2);
