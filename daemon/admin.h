@@ -1,13 +1,30 @@
 /* The daemon's control socket: io.redraft.Daemon (schemas/admin/io.redraft.Daemon.varlink). */
 #pragma once
+#include <jansson.h>
+#include <stdbool.h>
 #include "daemon/base/err.h"
 
 struct act;
 struct admin;
+struct audit;
 struct loop;
+struct news;
 struct watch;
 
-/* act and watch are borrowed and must outlive it. -EADDRINUSE when another daemon answers in run_dir. */
-int MUSTCHECK admin_new(struct loop *l, const char *run_dir, struct act *act, struct watch *watch, struct admin **ret,
-			struct errtext *e);
+struct admin_options { /* all borrowed, and outlive it */
+	struct loop *loop;
+	const char *run_dir, *learn_socket;
+	struct act *act;
+	struct watch *watch; /* may be NULL: no accept length, no drift */
+	struct audit *audit;
+	struct news *news;
+	/* Topics(create): what the broker has of what we need; blocks, any thread. NULL: no broker. */
+	json_t *(*topics)(void *arg, bool create, struct errtext *e);
+	void *topics_arg;
+	json_t *(*config)(void *arg); /* Config: the running settings; NULL: not told */
+	void *config_arg;
+};
+
+/* -EADDRINUSE when another daemon answers in run_dir. */
+int MUSTCHECK admin_new(const struct admin_options *o, struct admin **ret, struct errtext *e);
 struct admin *admin_free(struct admin *a);

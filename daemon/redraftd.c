@@ -6,6 +6,7 @@
 #include <string.h>
 #include "daemon/act.h"
 #include "daemon/admin.h"
+#include "daemon/audit.h"
 #include "daemon/base/conf.h"
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
@@ -13,11 +14,18 @@
 #include "daemon/base/notify.h"
 #include "daemon/base/reload.h"
 #include "daemon/base/service.h"
+#include "daemon/news.h"
+#include "daemon/report.h"
 #include "daemon/watch.h"
+#include "daemon/watch_audit.h"
+#include "daemon/watch_topics.h"
 #include "daemon/web.h"
 
 struct redraftd_conf {
 	char *store, *run_dir, *serve_socket, *learn_socket, *brokers, *watch_topic, *watch_conf, *listen_metrics, *web_host, *web_token_file;
+	char *traces, *audit_dir, *audit_topic;
+	int64_t audit_mb, audit_keep, partitions, replication;
+	double traces_h, rounds_h;
 	double drift_ignore, drift_alarm;
 	int64_t drift_warm;
 	double interval_s, first_min_al, alpha, clip, margin, max_wait_s, retry_s;
@@ -34,6 +42,15 @@ static const struct conf_entry redraftd_entries[] = {
 	{"brokers", CONF_STRING, F(brokers), "", 0, 0, NULL, false, "", "Kafka brokers for the round records; none: accept length is not watched."},
 	{"watch.topic", CONF_STRING, F(watch_topic), "redraft.rounds", 0, 0, NULL, false, "", "Topic of the round records."},
 	{"watch.conf", CONF_STRING, F(watch_conf), "", 0, 0, NULL, false, "", "More librdkafka settings, k=v,k=v."},
+	{"topics.traces", CONF_STRING, F(traces), "redraft.traces", 0, 0, NULL, false, "", "Topic of the trace records, for `redraftctl topics`; server and learner name it themselves."},
+	{"topics.partitions", CONF_INT, F(partitions), "8", 1, 1024, NULL, false, "", "Partitions that traces and rounds should have."},
+	{"topics.replication", CONF_INT, F(replication), "0", 0, 32, NULL, false, "", "Copies of a topic that is made; 0: as many as the broker makes by itself."},
+	{"topics.traces_h", CONF_REAL, F(traces_h), "24", 0.1, 87600, NULL, false, "h", "Retention that the trace topic should have at least; users' text is in it."},
+	{"topics.rounds_h", CONF_REAL, F(rounds_h), "168", 0.1, 87600, NULL, false, "h", "Retention that the topic of round records should have at least."},
+	{"audit.dir", CONF_STRING, F(audit_dir), "", 0, 0, NULL, false, "", "Folder of the audit log; empty: audit in the store."},
+	{"audit.max_mb", CONF_INT, F(audit_mb), "8", 1, 1024, NULL, false, "MiB", "Size past which the audit log goes on in a new file."},
+	{"audit.keep", CONF_INT, F(audit_keep), "16", 1, 64, NULL, false, "", "Older files of the audit log that are kept."},
+	{"audit.topic", CONF_STRING, F(audit_topic), "redraft.audit", 0, 0, NULL, false, "", "Topic that audit lines go to as well, where there are brokers; empty: to none."},
 	{"drift.ignore", CONF_REAL, F(drift_ignore), "0.25", 0, 4, NULL, false, "", "Falls of accept length below this many standard deviations between requests are no drift."},
 	{"drift.alarm", CONF_REAL, F(drift_alarm), "30", 1, 1e6, NULL, false, "", "Evidence of a fall, summed in standard deviations, that raises an alarm; 30: no false one in 20 simulated weeks."},
 	{"drift.warm", CONF_INT, F(drift_warm), "200", 10, 1e6, NULL, false, "", "Requests from which the level and spread of a stream are learnt."},
@@ -71,9 +88,14 @@ struct redraftd {
 	struct watch *watch;
 	struct web *web;
 	struct admin *admin;
+	struct news *news;
+	struct audit *audit;
+	struct watch_audit *audit_topic;
 	struct service *service;
 	struct reload reload;
-	struct loop_timer *drift;
+	struct loop_timer *second;
+	char audit_dir[512];
+	json_t *place; /* where the rollout stood when last heard */
 };
 
 static uint64_t redraftd_us(double s)
@@ -99,14 +121,89 @@ static void redraftd_options(const struct redraftd_conf *c, struct act_options *
 	};
 }
 
-static void redraftd_drift(void *arg)
+/* Once a second: what the watcher and Kafka have to say, what the metrics show of others. */
+static void redraftd_second(void *arg)
 {
 	struct redraftd *d = arg;
-	char text[DRIFT_TEXT];
-	int level = watch_drift(d->watch, text);
+	char text[NEWS_TEXT], drift[DRIFT_TEXT];
+	int level = watch_drift(d->watch, drift);
 
-	act_drift(d->act, level, text);
-	loop_timer_set(d->drift, 1000000);
+	act_drift(d->act, level, drift);
+	while (watch_said(d->watch, text, sizeof text)) {
+		log_warn("%s", text);
+		news_say(d->news, "kafka", act_rollout(d->act)->s.live, "%s", text);
+	}
+	report_metrics(d->metrics, d->act);
+	watch_audit_tick(d->audit_topic);
+	loop_timer_set(d->second, 1000000);
+}
+
+/* All that the daemon does by itself passes here: it is news, and where it moved the server it is audited. */
+static void redraftd_heard(void *arg, enum act_news kind, const char *text)
+{
+	struct redraftd *d = arg;
+	const struct store_state *s = &act_rollout(d->act)->s;
+	bool moved = json_integer_value(json_object_get(d->place, "live")) != s->live;
+
+	news_say(d->news, kind == ACT_NEWS_DRIFT ? "drift" : kind == ACT_NEWS_DECAY ? "decay" : moved ? "switch" : "rollout", s->live, "%s", text);
+	if (moved)
+		audit_note(d->audit, "Switch", json_incref(d->place), audit_place(s), "%s", text);
+	json_decref(d->place);
+	d->place = audit_place(s);
+}
+
+static void redraftd_sealed(void *arg, const json_t *record, const char *line, size_t len)
+{
+	struct redraftd *d = arg;
+
+	(void)record;
+	watch_audit_send(d->audit_topic, line, len);
+}
+
+static json_t *redraftd_topics(void *arg, bool create, struct errtext *e)
+{
+	const struct redraftd_conf *c = &((struct redraftd *)arg)->conf;
+
+	return topics_check(&(struct topics_options){.brokers = c->brokers, .conf = c->watch_conf, .traces = c->traces, .rounds = c->watch_topic,
+						     .audit = c->audit_topic, .partitions = (int)c->partitions, .replication = (int)c->replication,
+						     .traces_h = c->traces_h, .rounds_h = c->rounds_h}, create, e);
+}
+
+static json_t *redraftd_config(void *arg)
+{
+	return conf_show(&redraftd_program, &((struct redraftd *)arg)->conf);
+}
+
+/* The books before the business: whatever happens from the first moment on is news and is audited. */
+static int redraftd_books(struct redraftd *d, struct errtext *e)
+{
+	const struct redraftd_conf *c = &d->conf;
+	int r = news_new(&d->news);
+
+	snprintf(d->audit_dir, sizeof d->audit_dir, "%s%s", c->audit_dir[0] ? c->audit_dir : c->store, c->audit_dir[0] ? "" : "/audit");
+	if (!r)
+		r = audit_new(d->loop, &(struct audit_options){.dir = d->audit_dir, .max_bytes = c->audit_mb << 20, .keep = (int)c->audit_keep,
+							       .metrics = d->metrics}, &d->audit);
+	if (!r)
+		r = watch_audit_new(c->brokers, c->audit_topic, c->watch_conf, d->metrics, &d->audit_topic, e);
+	if (!r)
+		audit_on_line(d->audit, redraftd_sealed, d);
+	return r;
+}
+
+static int redraftd_doors(struct redraftd *d, struct errtext *e)
+{
+	const struct redraftd_conf *c = &d->conf;
+	int r = web_new(d->loop, &(struct web_options){.listen = c->listen_metrics, .host = c->web_host, .token_file = c->web_token_file,
+						       .metrics = d->metrics, .act = d->act, .watch = d->watch, .news = d->news,
+						       .audit = d->audit}, &d->web, e);
+
+	if (!r)
+		r = admin_new(&(struct admin_options){.loop = d->loop, .run_dir = c->run_dir, .learn_socket = c->learn_socket, .act = d->act,
+						      .watch = d->watch, .audit = d->audit, .news = d->news,
+						      .topics = c->brokers[0] ? redraftd_topics : NULL, .topics_arg = d,
+						      .config = redraftd_config, .config_arg = d}, &d->admin, e);
+	return r;
 }
 
 static int redraftd_start(struct redraftd *d, struct errtext *e)
@@ -120,35 +217,41 @@ static int redraftd_start(struct redraftd *d, struct errtext *e)
 	if (r < 0 || !d->metrics)
 		return errtext_set(e, -ENOMEM, "out of memory");
 	redraftd_options(&d->conf, &o);
-	r = act_new(d->loop, &o, d->metrics, &d->act, e);
+	r = act_new(d->loop, &o, d->metrics, &d->act, e); /* first of all: it takes the store's lock */
+	if (!r)
+		r = redraftd_books(d, e);
 	if (!r)
 		r = watch_new(&wo, &d->watch, e);
 	if (!r)
-		r = web_new(d->loop, &(struct web_options){.listen = d->conf.listen_metrics, .host = d->conf.web_host,
-							   .token_file = d->conf.web_token_file, .metrics = d->metrics, .act = d->act,
-							   .watch = d->watch}, &d->web, e);
+		r = redraftd_doors(d, e);
 	if (!r)
-		r = admin_new(d->loop, d->conf.run_dir, d->act, d->watch, &d->admin, e);
-	if (!r)
-		r = loop_timer_new(d->loop, redraftd_drift, d, &d->drift);
-	if (!r)
-		loop_timer_set(d->drift, 1000000);
+		r = loop_timer_new(d->loop, redraftd_second, d, &d->second);
 	if (!r)
 		r = service_new(&(struct service_options){.loop = d->loop}, &d->service); /* the loop's turning is all there is to watch */
+	if (!r) {
+		loop_timer_set(d->second, 1000000);
+		d->place = audit_place(&act_rollout(d->act)->s);
+		act_on_news(d->act, redraftd_heard, d);
+		audit_note(d->audit, "Start", NULL, json_incref(d->place), "redraftd " REDRAFT_COMMIT " started");
+	}
 	return r;
 }
 
-/* act first: it answers who waits, through admin. Every one of them takes NULL. */
+/* act first: it answers who waits, through admin, and that is audited. Every one of them takes NULL. */
 static void redraftd_end(struct redraftd *d)
 {
-	loop_timer_free(d->drift);
+	loop_timer_free(d->second);
 	service_free(d->service);
 	act_free(d->act);
 	admin_free(d->admin);
 	web_free(d->web);
+	audit_free(d->audit);
+	watch_audit_free(d->audit_topic);
 	watch_free(d->watch);
 	loop_free(d->loop);
+	news_free(d->news);
 	metrics_free(d->metrics);
+	json_decref(d->place);
 	conf_done(&redraftd_program, &d->conf);
 }
 
@@ -158,6 +261,7 @@ static void redraftd_stop(void *arg)
 
 	log_info("asked to stop; stopping");
 	notify_state("STOPPING=1");
+	audit_note(d->audit, "Stop", NULL, NULL, "asked to stop by a signal");
 	loop_stop(d->loop);
 }
 
@@ -181,6 +285,8 @@ static void redraftd_reload(void *arg)
 	int r = reload_now(&d->reload, &e);
 
 	log_line(r < 0 ? LOG_ERROR : LOG_INFO, "%s", e.text);
+	news_say(d->news, "daemon", act_rollout(d->act)->s.live, "%s", e.text);
+	audit_note(d->audit, "Reload", NULL, NULL, "%s", e.text);
 	metric_add(metrics_counter(d->metrics, "redraft_reloads_total", r < 0 ? "result=\"refused\"" : "result=\"done\"",
 				   "Configurations read again, and whether they were taken."), 1);
 }

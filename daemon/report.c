@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/act.h"
+#include "daemon/audit.h"
 #include "daemon/base/clock.h"
 #include "daemon/watch.h"
 
@@ -62,17 +63,18 @@ static json_t *report_peer(json_t *status, bool up)
 	return j;
 }
 
-json_t *report_status(struct act *a, struct watch *w, uint64_t start_us)
+json_t *report_status(struct act *a, struct watch *w, struct audit *audit, uint64_t start_us)
 {
 	const struct rollout *r = act_rollout(a);
 	const char *fp = act_target_fp(a);
 
-	return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s?, s:o, s:o, s:o, s:o}", "pid", (int)getpid(), "uptime_s",
+	return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "pid", (int)getpid(), "uptime_s",
 			 (json_int_t)((clock_us() - start_us) / 1000000), "generation", (json_int_t)r->s.generation, "live",
 			 (json_int_t)r->s.live, "previous", (json_int_t)r->s.previous, "base", (json_int_t)r->s.base, "pin",
 			 (json_int_t)r->s.pin, "hold", (int)r->s.hold, "paused", (int)r->s.paused, "target_fp", fp[0] ? fp : NULL, "serve",
 			 report_peer(act_serve_status(a), r->serve_up), "learn", report_peer(act_learn_status(a), r->learn_up), "domains",
-			 w ? watch_domains(w) : json_object(), "last_event", report_text(act_last_event(a)));
+			 w ? watch_domains(w) : json_object(), "last_event", report_text(act_last_event(a)), "audit", audit ? audit_status(audit) : json_null(), "watch",
+			 w ? watch_kafka(w) : json_null());
 }
 
 json_t *report_drift(struct act *a, struct watch *w)

@@ -48,6 +48,9 @@ static int store_lock(struct store *s, struct errtext *e)
 		return errtext_set(e, -errno, "store %.150s: %s", s->path, strerror(errno));
 	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0)
 		return errtext_set(e, -EBUSY, "store %.150s is in use by another redraftd; stop it first", s->path);
+	snprintf(path, sizeof path, "%s/.restoring", s->path);
+	if (access(path, F_OK) == 0)
+		return errtext_set(e, -EINVAL, "store %.120s: a restore was cut short; run redraftctl restore again", s->path);
 	return 0;
 }
 

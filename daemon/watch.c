@@ -4,52 +4,16 @@
  * requests (what a person expects when they count). A round record that does not
  * decode is counted and skipped. Every record also goes into its drift stream (drift.h).
  */
-#include "daemon/base/credential.h"
 #include "daemon/watch.h"
 #include <ctype.h>
-#include <librdkafka/rdkafka.h>
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include "daemon/base/clock.h"
+#include "daemon/watch_inside.h"
 #include "schemas/round.h"
 
-enum { WATCH_DOMAINS = 17, WATCH_VERSIONS = 8, WATCH_RECENT = 64, WATCH_POLL_MS = 200, WATCH_LOOK_MS = 1000 };
 static const double watch_memory_rounds = 200;
-
-struct watch_cell {
-	uint32_t version; /* 0 with used false = free; version 0 = plain decoding */
-	bool used;
-	uint64_t requests, rounds, proposed, accepted, seen; /* seen: stamp of the last record */
-	double ema;                                         /* NaN until something was proposed */
-	uint32_t ring_rounds[WATCH_RECENT], ring_accepted[WATCH_RECENT];
-	int at;
-};
-
-struct watch_domain {
-	char name[32];
-	uint64_t requests, rounds;
-	struct watch_cell cell[WATCH_VERSIONS];
-};
-
-struct watch {
-	pthread_mutex_t lock; /* guards domains .. said */
-	struct watch_domain domain[WATCH_DOMAINS];
-	int n_domains;
-	uint64_t bad, stamp;
-	struct drift *drift;  /* owned */
-	char said[DRIFT_TEXT]; /* by drift, not yet fetched */
-	rd_kafka_t *rk;       /* owned; NULL = off */
-	char *topic;          /* owned */
-	pthread_t thread;
-	bool started;
-	atomic_bool stop;
-	int n_partitions;     /* assigned */
-	bool was_absent;      /* the broker said there is no such topic: what comes is all new */
-};
 
 /* ---- counting ---- */
 
@@ -192,6 +156,59 @@ int watch_drift(struct watch *w, char ret_text[static DRIFT_TEXT])
 	return level;
 }
 
+/* ---- Kafka's side, as others see it ---- */
+
+static double watch_lag_s(const struct watch_kafka *k)
+{
+	int64_t s = clock_wall_ms() - k->seen_ms;
+
+	return k->lag > 0 && k->seen_ms ? (double)(s > 0 ? s : 0) / 1000 : 0;
+}
+
+json_t *watch_kafka(struct watch *w)
+{
+	const struct watch_kafka *k = &w->kafka;
+	json_t *j;
+
+	pthread_mutex_lock(&w->lock);
+	j = json_pack("{s:b, s:b, s:s, s:i, s:I, s:f, s:I, s:I, s:I, s:s}", "on", (int)w->started, "up", (int)k->up, "topic", w->topic ? w->topic : "",
+		      "partitions", k->partitions, "lag", (json_int_t)k->lag, "lag_s", watch_lag_s(k), "gaps", (json_int_t)k->gaps, "lost",
+		      (json_int_t)k->lost, "bad", (json_int_t)w->bad, "trouble", k->trouble);
+	pthread_mutex_unlock(&w->lock);
+	return j ? j : json_object();
+}
+
+bool watch_said(struct watch *w, char *ret, size_t size)
+{
+	struct watch_kafka *k = &w->kafka;
+	bool some;
+
+	pthread_mutex_lock(&w->lock);
+	some = k->n_said > 0;
+	if (some) {
+		snprintf(ret, size, "%s", k->said[0]);
+		memmove(k->said[0], k->said[1], (size_t)--k->n_said * sizeof k->said[0]);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return some;
+}
+
+static int watch_print_kafka(struct watch *w, struct buf *out)
+{
+	const struct watch_kafka *k = &w->kafka;
+
+	if (!w->started)
+		return 0;
+	return buf_printf(out,
+			  "# HELP redraft_kafka_up 1 while the broker answers the daemon.\n# TYPE redraft_kafka_up gauge\nredraft_kafka_up %d\n"
+			  "# HELP redraft_watch_lag Round records that wait to be read; -1 = not known.\n# TYPE redraft_watch_lag gauge\nredraft_watch_lag %lld\n"
+			  "# HELP redraft_watch_lag_seconds Age of the newest round record read, while others wait.\n"
+			  "# TYPE redraft_watch_lag_seconds gauge\nredraft_watch_lag_seconds %.3f\n"
+			  "# HELP redraft_watch_lost_total Round records gone from the log before they were read.\n"
+			  "# TYPE redraft_watch_lost_total counter\nredraft_watch_lost_total %llu\n",
+			  (int)k->up, (long long)k->lag, watch_lag_s(k), (unsigned long long)k->lost);
+}
+
 struct watch_series {
 	const char *name, *kind, *help;
 };
@@ -235,133 +252,14 @@ int watch_print(struct watch *w, struct buf *out)
 				    "# TYPE redraft_bad_round_records_total counter\nredraft_bad_round_records_total %llu\n",
 			       (unsigned long long)w->bad);
 	if (!r)
+		r = watch_print_kafka(w, out);
+	if (!r)
 		r = drift_print(w->drift, out);
 	pthread_mutex_unlock(&w->lock);
 	return r;
 }
 
-/* ---- reading ---- */
-
-/* Assign all partitions when there are more than we have; 0 also when nothing is there. */
-static void watch_assign(struct watch *w)
-{
-	rd_kafka_topic_t *t = rd_kafka_topic_new(w->rk, w->topic, NULL);
-	const struct rd_kafka_metadata *md = NULL;
-	rd_kafka_topic_partition_list_t *list, *old = NULL;
-	int n = 0;
-
-	if (!t)
-		return;
-	if (rd_kafka_metadata(w->rk, 0, t, &md, WATCH_LOOK_MS) == RD_KAFKA_RESP_ERR_NO_ERROR && md->topic_cnt == 1) {
-		n = md->topics[0].err ? 0 : md->topics[0].partition_cnt;
-		if (!n)
-			w->was_absent = true;
-	}
-	if (md)
-		rd_kafka_metadata_destroy(md);
-	rd_kafka_topic_destroy(t);
-	if (n <= w->n_partitions)
-		return;
-	list = rd_kafka_topic_partition_list_new(n);
-	for (int i = 0; i < n; i++)
-		rd_kafka_topic_partition_list_add(list, w->topic, i)->offset =
-			w->was_absent || w->n_partitions ? RD_KAFKA_OFFSET_BEGINNING : RD_KAFKA_OFFSET_END;
-	if (w->n_partitions && rd_kafka_assignment(w->rk, &old) == RD_KAFKA_RESP_ERR_NO_ERROR) {
-		(void)rd_kafka_position(w->rk, old); /* those we read go on where they are */
-		for (int i = 0; i < old->cnt; i++)
-			if (old->elems[i].partition < n)
-				list->elems[old->elems[i].partition].offset =
-					old->elems[i].offset >= 0 ? old->elems[i].offset : RD_KAFKA_OFFSET_END;
-		rd_kafka_topic_partition_list_destroy(old);
-	}
-	if (rd_kafka_assign(w->rk, list) == RD_KAFKA_RESP_ERR_NO_ERROR)
-		w->n_partitions = n;
-	rd_kafka_topic_partition_list_destroy(list);
-}
-
-static void watch_message(struct watch *w, const rd_kafka_message_t *m)
-{
-	struct round_record r;
-	struct errtext e;
-
-	if (m->err)
-		return; /* the library retries by itself */
-	if (round_decode(m->payload, m->len, &r, &e) == 0) {
-		watch_take(w, &r);
-		return;
-	}
-	pthread_mutex_lock(&w->lock);
-	w->bad++;
-	pthread_mutex_unlock(&w->lock);
-}
-
-static void *watch_run(void *arg)
-{
-	struct watch *w = arg;
-	int until_look = 0;
-
-	while (!atomic_load(&w->stop)) {
-		rd_kafka_message_t *m;
-
-		if (until_look-- <= 0) {
-			watch_assign(w);
-			until_look = (w->n_partitions ? 30000 : 1000) / WATCH_POLL_MS;
-		}
-		m = rd_kafka_consumer_poll(w->rk, WATCH_POLL_MS);
-		if (!m)
-			continue;
-		until_look++; /* looks are paced by idle polls only */
-		watch_message(w, m);
-		rd_kafka_message_destroy(m);
-	}
-	return NULL;
-}
-
 /* ---- life ---- */
-
-static int watch_set(void *c, const char *key, const char *value, struct errtext *e)
-{
-	char why[160];
-
-	if (rd_kafka_conf_set(c, key, value, why, sizeof why) == RD_KAFKA_CONF_OK)
-		return 0;
-	return errtext_set(e, -EINVAL, "watch.conf: %.100s", why);
-}
-
-static void watch_silent(const rd_kafka_t *rk, int level, const char *fac, const char *text)
-{
-	(void)rk;
-	(void)level;
-	(void)fac;
-	(void)text; /* an absent broker is no news; what matters is in the metrics */
-}
-
-static int watch_connect(struct watch *w, const struct watch_options *o, struct errtext *e)
-{
-	rd_kafka_conf_t *c = rd_kafka_conf_new();
-	char why[160];
-	int r = watch_set(c, "bootstrap.servers", o->brokers, e);
-
-	rd_kafka_conf_set_log_cb(c, watch_silent);
-	if (!r)
-		r = watch_set(c, "group.id", "redraftd-watch", e); /* named, never joined: we assign */
-	if (!r)
-		r = watch_set(c, "enable.auto.commit", "false", e);
-	if (!r)
-		r = watch_set(c, "auto.offset.reset", "latest", e);
-	if (!r)
-		r = kafka_settings(o->conf, "watch.conf", watch_set, c, e);
-	if (!r) {
-		w->rk = rd_kafka_new(RD_KAFKA_CONSUMER, c, why, sizeof why);
-		if (w->rk)
-			c = NULL; /* taken */
-		else
-			r = errtext_set(e, -EINVAL, "brokers: %.150s", why);
-	}
-	if (c)
-		rd_kafka_conf_destroy(c);
-	return r;
-}
 
 int watch_new(const struct watch_options *o, struct watch **ret, struct errtext *e)
 {
@@ -371,13 +269,13 @@ int watch_new(const struct watch_options *o, struct watch **ret, struct errtext 
 	if (!w)
 		return -ENOMEM;
 	pthread_mutex_init(&w->lock, NULL);
+	w->kafka.lag = -1;
 	r = drift_new(o->drift.alarm > 0 ? &o->drift : &drift_defaults, &w->drift);
 	if (!r && o->brokers && o->brokers[0]) {
 		w->topic = strdup(o->topic);
-		r = w->topic ? watch_connect(w, o, e) : -ENOMEM;
-		if (!r && pthread_create(&w->thread, NULL, watch_run, w) != 0)
-			r = -ENOMEM;
-		w->started = !r;
+		w->brokers = strdup(o->brokers);
+		w->conf = strdup(o->conf ? o->conf : "");
+		r = w->topic && w->brokers && w->conf ? watch_connect(w, e) : -ENOMEM;
 	}
 	if (r < 0) {
 		watch_free(w);
@@ -391,14 +289,10 @@ struct watch *watch_free(struct watch *w)
 {
 	if (!w)
 		return NULL;
-	atomic_store(&w->stop, true);
-	if (w->started)
-		pthread_join(w->thread, NULL);
-	if (w->rk) {
-		(void)rd_kafka_consumer_close(w->rk);
-		rd_kafka_destroy(w->rk);
-	}
+	watch_disconnect(w);
+	free(w->brokers);
 	free(w->topic);
+	free(w->conf);
 	drift_free(w->drift);
 	pthread_mutex_destroy(&w->lock);
 	free(w);

@@ -6,6 +6,7 @@
  */
 #pragma once
 #include <jansson.h>
+#include <stdbool.h>
 #include "daemon/base/buf.h"
 #include "daemon/drift.h"
 
@@ -29,4 +30,8 @@ json_t *watch_domains(struct watch *w);
 json_t *watch_streams(struct watch *w); /* drift_streams */
 /* The drift level now; ret_text: the last thing said since this was asked before, "" when nothing was. */
 int watch_drift(struct watch *w, char ret_text[static DRIFT_TEXT]);
+/* How the reading goes: {on, up, topic, partitions, lag, lag_s, gaps, lost, bad, trouble}; new reference. */
+json_t *watch_kafka(struct watch *w);
+/* The next sentence about Kafka that was not yet fetched; false = none. */
+bool watch_said(struct watch *w, char *ret, size_t size);
 int MUSTCHECK watch_print(struct watch *w, struct buf *out); /* for /metrics */

@@ -16,6 +16,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/base/metrics.h"
 #include "daemon/history.h"
+#include "daemon/news.h"
 #include "daemon/page.h"
 #include "daemon/report.h"
 #include "daemon/watch.h"
@@ -136,7 +137,7 @@ static json_t *web_versions(struct web *w)
 json_t *web_status(struct web *w)
 {
 	return json_pack("{s:I, s:b, s:I, s:o, s:O, s:o}", "now_ms", (json_int_t)clock_wall_ms(), "can_change", w->token[0] != 0, "back_to",
-			 (json_int_t)rollout_back_to(act_rollout(w->o.act)), "status", report_status(w->o.act, w->o.watch, w->start_us), "versions",
+			 (json_int_t)rollout_back_to(act_rollout(w->o.act)), "status", report_status(w->o.act, w->o.watch, w->o.audit, w->start_us), "versions",
 			 web_versions(w), "drift", report_drift(w->o.act, w->o.watch));
 }
 
@@ -256,16 +257,12 @@ static struct bufferevent *web_accepts(struct event_base *base, void *arg)
 
 /* ---- what happens ---- */
 
-static void web_heard(void *arg, enum act_news kind, const char *text)
+static void web_heard(void *arg, const struct news_item *x)
 {
 	struct web *w = arg;
-	uint32_t live = act_rollout(w->o.act)->s.live;
-	bool moved = live != w->live;
+	bool mark = !strcmp(x->kind, "switch") || !strcmp(x->kind, "drift") || !strcmp(x->kind, "decay");
 
-	history_said(w->history, clock_us(), kind == ACT_NEWS_DRIFT ? "drift" : kind == ACT_NEWS_DECAY ? "decay" : moved ? "switch" : "event",
-		     live, text);
-	if (kind == ACT_NEWS_ROLLOUT)
-		w->live = live;
+	history_said(w->history, clock_us(), mark ? x->kind : "event", x->version, x->text);
 	loop_timer_set(w->tick, WEB_SOON_US);
 }
 
@@ -345,7 +342,6 @@ int web_new(struct loop *l, const struct web_options *o, struct web **ret, struc
 		return -ENOMEM;
 	w->o = *o;
 	w->start_us = clock_us();
-	w->live = act_rollout(o->act)->s.live;
 	snprintf(w->host, sizeof w->host, "%s", o->host);
 	r = web_split(o->listen, w->listen_name, sizeof w->listen_name, &port, e);
 	if (!r)
@@ -361,7 +357,11 @@ int web_new(struct loop *l, const struct web_options *o, struct web **ret, struc
 		return r;
 	}
 	loop_timer_set(w->tick, WEB_TICK_US);
-	act_on_news(o->act, web_heard, w);
+	r = news_listen(o->news, web_heard, w);
+	if (r < 0) {
+		web_free(w);
+		return r;
+	}
 	*ret = w;
 	return 0;
 }
@@ -370,6 +370,7 @@ struct web *web_free(struct web *w)
 {
 	if (!w)
 		return NULL;
+	news_leave(w->o.news, w);
 	if (w->http)
 		evhttp_free(w->http); /* listeners take their leave */
 	loop_timer_free(w->tick);

@@ -16,6 +16,8 @@
 #include "daemon/base/err.h"
 
 struct act;
+struct audit;
+struct news;
 struct loop;
 struct metrics;
 struct watch;
@@ -26,8 +28,10 @@ struct web_options {
 	const char *host;       /* a further name that it is asked for by; "" = none */
 	const char *token_file; /* "": the credential web_token; neither: nobody can change anything */
 	struct metrics *metrics;
-	struct act *act; /* these three are borrowed; act is freed first, since it answers those who wait, through here */
+	struct act *act; /* these four are borrowed; act is freed first, since it answers those who wait, through here */
 	struct watch *watch;
+	struct news *news;
+	struct audit *audit;
 };
 
 /* *ret = NULL when off. -EINVAL, -EADDRINUSE, what the token's file gives; with e. */

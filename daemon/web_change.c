@@ -12,10 +12,13 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "daemon/act.h"
+#include "daemon/audit.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/credential.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/log.h"
+#include "daemon/news.h"
+#include "daemon/report.h"
 #include "daemon/web_inside.h"
 
 enum { TOKEN_LEAST = 16, TOKEN_MOST = 512, REASON_MOST = 120 };
@@ -78,8 +81,9 @@ static bool web_same_origin(struct evhttp_request *q)
 /* One change on its way: lives until answered. */
 struct web_request {
 	struct evhttp_request *q; /* NULL: hung up */
-	struct act *act;
-	char verb[16], who[80], detail[32];
+	struct web *w;
+	json_t *from; /* owned: where things stood when it came */
+	char verb[16], who[80], detail[32], why[REASON_MOST + 1];
 };
 
 static void web_request_gone(struct evhttp_connection *c, void *arg)
@@ -94,9 +98,10 @@ static void web_request_gone(struct evhttp_connection *c, void *arg)
 static void web_answered(void *arg, const char *error, const char *text, uint32_t quarantined)
 {
 	struct web_request *x = arg;
-	const struct store_state *s = &act_rollout(x->act)->s;
+	const struct store_state *s = &act_rollout(x->w->o.act)->s;
 
 	log_info("audit: %s by %s%s: %s%s%s", x->verb, x->who, x->detail, error ? error : "done", error ? ": " : "", error ? text : "");
+	news_say(x->w->o.news, "audit", s->live, "%s by %s%s: %s", x->verb, x->who, x->detail, error ? error : "done");
 	if (x->q) {
 		evhttp_connection_set_closecb(evhttp_request_get_connection(x->q), NULL, NULL);
 		if (error)
@@ -106,6 +111,9 @@ static void web_answered(void *arg, const char *error, const char *text, uint32_
 				      json_pack("{s:I, s:I, s:I, s:b, s:I}", "generation", (json_int_t)s->generation, "live", (json_int_t)s->live,
 						"previous", (json_int_t)s->previous, "hold", (int)s->hold, "quarantined", (json_int_t)quarantined));
 	}
+	audit_write(x->w->o.audit, json_pack("{s:s, s:s, s:O?, s:o, s:o, s:s, s:o}", "what", x->verb, "who", x->who, "from", x->from, "to", audit_place(s), "why",
+					     report_text(x->why), "result", error ? error : "done", "message", report_text(error ? text : "")));
+	json_decref(x->from);
 	free(x);
 }
 
@@ -137,7 +145,9 @@ static void web_do(struct web *w, struct evhttp_request *q, const char *verb, co
 	}
 	evhttp_connection_get_peer(c, &address, &port);
 	x->q = q;
-	x->act = w->o.act;
+	x->w = w;
+	x->from = audit_place(&act_rollout(w->o.act)->s);
+	snprintf(x->why, sizeof x->why, "%s", reason ? json_string_value(reason) : "from the page");
 	snprintf(x->verb, sizeof x->verb, "%s", verb);
 	snprintf(x->who, sizeof x->who, "the page, from %.45s port %u", address ? address : "?", port);
 	evhttp_connection_set_closecb(c, web_request_gone, x);

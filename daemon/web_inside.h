@@ -21,7 +21,6 @@ struct web {
 	struct history *history;
 	uint64_t start_us, refusal_us; /* refusal: when one was last logged */
 	char token[SHA_HEX];           /* hash of the token; "" = there is none */
-	uint32_t live;                 /* as last looked at */
 	json_t *versions;              /* as of versions_mark */
 	uint64_t versions_mark;
 	struct web_listener {

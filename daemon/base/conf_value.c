@@ -118,13 +118,22 @@ void conf_done(const struct conf_program *p, void *conf)
 	memset(conf, 0, p->struct_size);
 }
 
+/* A text that may be shown: a password among "k=v,k=v" settings is not for whoever may read the status. */
+static json_t *conf_shown(const char *text)
+{
+	const char *at = strstr(text, "password=");
+	size_t n = at ? strcspn(at, ",") : 0;
+
+	return at ? json_sprintf("%.*spassword=***%s", (int)(at - text), text, at + n) : json_string(text);
+}
+
 static json_t *conf_value_json(const struct conf_entry *entry, const void *conf)
 {
 	const char *f = (const char *)conf + entry->offset, *c = entry->choices;
 
 	switch (entry->type) {
 	case CONF_STRING:
-		return json_string(*(char *const *)(const void *)f ? *(char *const *)(const void *)f : "");
+		return conf_shown(*(char *const *)(const void *)f ? *(char *const *)(const void *)f : "");
 	case CONF_INT:
 		return json_integer(*(const int64_t *)(const void *)f);
 	case CONF_REAL:

@@ -45,12 +45,23 @@ void PRINTF(3, 4) rpc_error(struct rpc_call *call, const char *error, const char
 /* uid and pid of the peer, for the audit log */
 void rpc_peer(const struct rpc_call *call, unsigned *ret_uid, int *ret_pid);
 
+/* Streams: a caller that asked with "more" may get any number of replies before the last one. rpc_more sends one
+ * with "continues"; -EPIPE: the caller is gone, or has left 512 KiB unread and was hung up on. The call still ends in
+ * rpc_reply or rpc_error. */
+bool rpc_wants_more(const struct rpc_call *call);
+int rpc_more(struct rpc_call *call, json_t *params /* taken */);
+
 /* Blocking call. 0: *ret_params is a new reference. 1 (RPC_E_REMOTE): the peer
  * answered with an error; e holds "error: message". Negative: nobody answers
  * (-ECONNREFUSED, -ENOENT, -ETIMEDOUT) or bad reply (-EPROTO). */
 enum { RPC_E_REMOTE = 1 };
 int MUSTCHECK rpc_call_sync(const char *socket_path, const char *method, json_t *params /* taken */,
 			    int timeout_ms, json_t **ret_params, struct errtext *e);
+
+/* Blocking call with "more": each gets the parameters of every reply, borrowed, and says whether to go on. The first
+ * must come within timeout_ms, the others may take for ever. 0: the peer's last reply, or each had enough; else as above. */
+int MUSTCHECK rpc_call_stream(const char *socket_path, const char *method, json_t *params /* taken */, int timeout_ms,
+			      bool (*each)(void *arg, const json_t *params), void *arg, struct errtext *e);
 
 /* Non-blocking call on the loop's thread: connects, sends, calls done exactly
  * once (r as above; params borrowed, NULL unless r == 0), never from inside

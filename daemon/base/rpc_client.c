@@ -34,7 +34,7 @@ static void exchange_done(struct rpc_exchange *x)
 	buf_done(&x->in);
 }
 
-static int exchange_init(struct rpc_exchange *x, const char *method, json_t *params)
+static int exchange_init(struct rpc_exchange *x, const char *method, json_t *params, bool more)
 {
 	json_t *call = rpc_make_call(method, params);
 	int r;
@@ -42,6 +42,8 @@ static int exchange_init(struct rpc_exchange *x, const char *method, json_t *par
 	*x = (struct rpc_exchange){.fd = -1, .out = BUF_INIT(RPC_MAX_MESSAGE), .in = BUF_INIT(RPC_MAX_OUTPUT)};
 	if (!call)
 		return -ENOMEM;
+	if (more)
+		(void)json_object_set_new(call, "more", json_true());
 	r = rpc_append(&x->out, call);
 	json_decref(call);
 	if (r < 0)
@@ -150,27 +152,80 @@ static int exchange_wait(struct rpc_exchange *x, short what, uint64_t deadline)
 	return n > 0 || (n < 0 && errno == EINTR) ? 0 : n < 0 ? -errno : -ETIMEDOUT;
 }
 
+/* Connect, send, and collect the first message, all before the deadline. */
+static int exchange_first(struct rpc_exchange *x, const char *socket_path, uint64_t deadline)
+{
+	int r;
+
+	while ((r = exchange_connect(x, socket_path)) == -EAGAIN) {
+		if (clock_us() >= deadline)
+			return -ETIMEDOUT;
+		usleep(RPC_RETRY_US);
+	}
+	while (!r && (r = exchange_send(x)) == -EAGAIN)
+		r = exchange_wait(x, POLLOUT, deadline);
+	while (!r && (r = exchange_recv(x)) == -EAGAIN)
+		r = exchange_wait(x, POLLIN, deadline);
+	return r;
+}
+
+/* The next message of a stream, however long it takes. */
+static int exchange_next(struct rpc_exchange *x)
+{
+	int r;
+
+	buf_consume(&x->in, x->scanned + 1);
+	x->scanned = 0;
+	while ((r = exchange_recv(x)) == -EAGAIN) {
+		struct pollfd p = {.fd = x->fd, .events = POLLIN};
+
+		if (poll(&p, 1, -1) < 0 && errno != EINTR)
+			return -errno;
+	}
+	return r;
+}
+
+int rpc_call_stream(const char *socket_path, const char *method, json_t *params, int timeout_ms,
+		    bool (*each)(void *arg, const json_t *params), void *arg, struct errtext *e)
+{
+	uint64_t deadline = clock_us() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000u;
+	struct errtext why = {.text = ""};
+	bool go_on = true;
+	struct rpc_exchange x;
+	int r = exchange_init(&x, method, params, true);
+
+	if (r < 0)
+		return errtext_set(e, r, "%s: the call could not be built: %s", method, strerror(-r));
+	r = exchange_first(&x, socket_path, deadline);
+	while (!r && go_on) {
+		json_t *msg = NULL, *said = NULL;
+
+		r = rpc_parse(x.in.data, x.scanned, &msg, &why);
+		if (!r)
+			r = rpc_split_reply(msg, &said, &why);
+		if (!r)
+			go_on = each(arg, said) && json_is_true(json_object_get(msg, "continues"));
+		json_decref(msg);
+		if (!r && go_on)
+			r = exchange_next(&x);
+	}
+	exchange_done(&x);
+	if (e)
+		*e = why;
+	return rpc_failure(r, socket_path, method, e);
+}
+
 int rpc_call_sync(const char *socket_path, const char *method, json_t *params, int timeout_ms, json_t **ret_params,
 		  struct errtext *e)
 {
 	uint64_t deadline = clock_us() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000u;
 	struct errtext why = {.text = ""};
 	struct rpc_exchange x;
-	int r = exchange_init(&x, method, params);
+	int r = exchange_init(&x, method, params, false);
 
 	if (r < 0)
 		return errtext_set(e, r, "%s: the call could not be built: %s", method, strerror(-r));
-	while ((r = exchange_connect(&x, socket_path)) == -EAGAIN) {
-		if (clock_us() >= deadline) {
-			r = -ETIMEDOUT;
-			break;
-		}
-		usleep(RPC_RETRY_US);
-	}
-	while (!r && (r = exchange_send(&x)) == -EAGAIN)
-		r = exchange_wait(&x, POLLOUT, deadline);
-	while (!r && (r = exchange_recv(&x)) == -EAGAIN)
-		r = exchange_wait(&x, POLLIN, deadline);
+	r = exchange_first(&x, socket_path, deadline);
 	if (!r)
 		r = exchange_reply(&x, ret_params, &why);
 	exchange_done(&x);
@@ -302,7 +357,7 @@ int rpc_call_async(struct loop *l, const char *socket_path, const char *method, 
 	a->arg = arg;
 	a->guard.drop = async_drop;
 	a->deadline = clock_us() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000u;
-	r = exchange_init(&a->x, method, params);
+	r = exchange_init(&a->x, method, params, false);
 	a->path = strdup(socket_path);
 	a->method = strdup(method);
 	a->timer = evtimer_new(loop_base(l), async_step, a);

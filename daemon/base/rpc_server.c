@@ -26,6 +26,7 @@ enum {
 	RPC_MESSAGE_S = 10,
 	RPC_IDLE_S = 300,
 	RPC_ACCEPT_PAUSE_US = 100000,
+	RPC_STREAM_UNREAD = 512 << 10,
 };
 
 struct rpc_conn {
@@ -47,7 +48,7 @@ struct rpc_conn {
 
 struct rpc_call {
 	struct rpc_conn *conn; /* NULL once the caller hung up */
-	bool oneway;
+	bool oneway, more;
 	unsigned uid;
 	int pid;
 };
@@ -217,6 +218,24 @@ void rpc_peer(const struct rpc_call *call, unsigned *ret_uid, int *ret_pid)
 	*ret_pid = call->pid;
 }
 
+bool rpc_wants_more(const struct rpc_call *call)
+{
+	return call->more && !call->oneway;
+}
+
+int rpc_more(struct rpc_call *call, json_t *params)
+{
+	bool there = call->conn && !call->conn->doomed;
+
+	if (!there)
+		json_decref(params);
+	else
+		conn_send(call->conn, json_pack("{s:o, s:b}", "parameters", params, "continues", 1)); /* out of memory: hung up on */
+	if (call->conn && call->conn->out.len > RPC_STREAM_UNREAD)
+		conn_free(call->conn);
+	return call->conn && !call->conn->doomed ? 0 : -EPIPE;
+}
+
 static const char rpc_service_idl[] =
 	"interface org.varlink.service\n"
 	"method GetInfo() -> (vendor: string, product: string, version: string, url: string, interfaces: []string)\n"
@@ -309,7 +328,8 @@ static void conn_message(struct rpc_conn *c, const void *p, size_t n)
 		conn_bad(c, method ? "out of memory" : "message names no method");
 	} else {
 		*call = (struct rpc_call){.conn = c, .uid = c->uid, .pid = c->pid,
-					  .oneway = json_is_true(json_object_get(msg, "oneway"))};
+					  .oneway = json_is_true(json_object_get(msg, "oneway")),
+					  .more = json_is_true(json_object_get(msg, "more"))};
 		c->call = call;
 		if (json_is_object(params))
 			server_dispatch(c->server, call, method, params);

@@ -1,96 +1,10 @@
-/* Tables. Columns are as wide as their widest cell, numbers stand right. Nothing is
- * assumed about a reply: what is missing prints as a dash.
- */
+/* State, versions, drift: what is asked for most. The rest is in print_more.c. */
 #include "daemon/ctl/print.h"
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { TABLE_COLUMNS = 10, TABLE_ROWS = 2000, CELL = 128 };
-
-struct table {
-	int n_columns, n_rows;
-	const char *right; /* one character a column: 'r' stands right */
-	char (*cell)[TABLE_COLUMNS][CELL];
-};
-
-static int table_init(struct table *t, int n_columns, const char *right)
-{
-	*t = (struct table){.n_columns = n_columns, .right = right};
-	t->cell = calloc(TABLE_ROWS, sizeof *t->cell);
-	return t->cell ? 0 : -1;
-}
-
-static void __attribute__((format(printf, 3, 4))) table_set(struct table *t, int column, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (t->n_rows >= TABLE_ROWS)
-		return;
-	va_start(ap, fmt);
-	vsnprintf(t->cell[t->n_rows][column], CELL, fmt, ap);
-	va_end(ap);
-}
-
-static void table_next(struct table *t)
-{
-	if (t->n_rows < TABLE_ROWS)
-		t->n_rows++;
-}
-
-static void table_print(struct table *t, FILE *out)
-{
-	int width[TABLE_COLUMNS] = {0};
-
-	for (int i = 0; i < t->n_rows; i++)
-		for (int j = 0; j < t->n_columns; j++)
-			if ((int)strlen(t->cell[i][j]) > width[j])
-				width[j] = (int)strlen(t->cell[i][j]);
-	for (int i = 0; i < t->n_rows; i++) {
-		for (int j = 0; j < t->n_columns; j++) {
-			const char *text = t->cell[i][j];
-			bool last = j == t->n_columns - 1;
-
-			if (t->right[j] == 'r')
-				fprintf(out, "%*s", width[j], text);
-			else if (last)
-				fputs(text, out);
-			else
-				fprintf(out, "%-*s", width[j], text);
-			fputs(last ? "\n" : "  ", out);
-		}
-	}
-	free(t->cell);
-}
-
-static long long num(const json_t *o, const char *key)
-{
-	return json_integer_value(json_object_get(o, key));
-}
-
-static const char *str(const json_t *o, const char *key)
-{
-	const char *s = json_string_value(json_object_get(o, key));
-
-	return s && s[0] ? s : "-";
-}
-
-/* A number with three decimals, or a dash. Valid until the fourth next call. */
-static const char *al(const json_t *o, const char *key)
-{
-	static char text[4][32];
-	static int at;
-	const json_t *v = json_object_get(o, key);
-
-	at = (at + 1) % 4;
-	if (json_is_number(v))
-		snprintf(text[at], sizeof text[at], "%.3f", json_number_value(v));
-	else
-		snprintf(text[at], sizeof text[at], "-");
-	return text[at];
-}
+#include "daemon/ctl/table.h"
 
 static void print_version_name(FILE *out, const char *name, long long n)
 {
@@ -132,6 +46,26 @@ static void print_domains(FILE *out, const json_t *domains)
 	table_print(&t, out);
 }
 
+/* How far the two readers are behind, and what Kafka last complained of. */
+static void print_records(FILE *out, const json_t *learn, const json_t *watch)
+{
+	const json_t *r = json_object_get(learn, "records");
+	const char *why = str(r, "trouble");
+
+	if (json_is_true(json_object_get(learn, "up")) && r)
+		fprintf(out, "traces   %lld records behind, %.0f s%s%s\n", num(r, "lag"), json_number_value(json_object_get(r, "lag_s")), *why == '-' ? "" : "; ",
+			*why == '-' ? "" : plain(why));
+	if (!json_is_true(json_object_get(watch, "on")))
+		return;
+	why = str(watch, "trouble");
+	fprintf(out, "rounds   %s", json_is_true(json_object_get(watch, "up")) ? "" : "Kafka does not answer; ");
+	if (num(watch, "lag") >= 0)
+		fprintf(out, "%lld records behind, %.0f s", num(watch, "lag"), json_number_value(json_object_get(watch, "lag_s")));
+	else
+		fputs("nothing read yet", out);
+	fprintf(out, "%s%s\n", *why == '-' ? "" : "; ", *why == '-' ? "" : plain(why));
+}
+
 void print_status(FILE *out, const json_t *params)
 {
 	const json_t *serve = json_object_get(params, "serve"), *learn = json_object_get(params, "learn");
@@ -155,7 +89,13 @@ void print_status(FILE *out, const json_t *params)
 			al(learn, "loss"), json_is_true(json_object_get(learn, "paused")) ? ", paused" : "");
 	else
 		fputs("learner  absent\n", out);
-	fprintf(out, "target   %.16s\nlast     %s\n", str(params, "target_fp"), str(params, "last_event"));
+	print_records(out, learn, json_object_get(params, "watch"));
+	if (num(json_object_get(params, "audit"), "unwritten") || num(json_object_get(params, "audit"), "lost"))
+		fprintf(out, "audit    %lld lines wait for room on the disk, %lld found none\n", num(json_object_get(params, "audit"), "unwritten"),
+			num(json_object_get(params, "audit"), "lost"));
+	if (str(json_object_get(params, "audit"), "broken")[0] != '-')
+		fprintf(out, "audit    the chain does not fit: %s\n", plain(str(json_object_get(params, "audit"), "broken")));
+	fprintf(out, "target   %.16s\nlast     %s\n", str(params, "target_fp"), plain(str(params, "last_event")));
 	print_domains(out, json_object_get(params, "domains"));
 }
 

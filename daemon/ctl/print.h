@@ -10,3 +10,11 @@ void print_moved(FILE *out, const json_t *params); /* promote, rollback */
 void print_pin(FILE *out, const json_t *params);
 void print_done(FILE *out, const json_t *params);
 void print_drift(FILE *out, const json_t *params);
+void print_explain(FILE *out, const json_t *params);
+void print_diff(FILE *out, const json_t *params);
+void print_audit(FILE *out, const json_t *params);
+void print_topics(FILE *out, const json_t *params);
+void print_replay(FILE *out, const json_t *params);
+void print_purge(FILE *out, const json_t *params);
+void print_config(FILE *out, const json_t *params);
+void print_event(FILE *out, const json_t *event);

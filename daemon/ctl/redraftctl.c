@@ -1,4 +1,4 @@
-/* redraftctl: the operator's word. One verb, one call, one answer.
+/* redraftctl: the operator's word. One verb, one call, one answer; the table of verbs is all there is to know.
  *
  * Rollback is special: when redraftd does not answer, the server is asked itself.
  * Exit: 0 done, 1 refused or failed (the sentence says why), 2 usage or bad input,
@@ -7,81 +7,103 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
+#include "daemon/base/buf.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/conf.h"
 #include "daemon/base/rpc.h"
+#include "daemon/ctl/ctl.h"
 #include "daemon/ctl/print.h"
+#include "schemas/audit.h"
 
-enum { EXIT_DONE = 0, EXIT_REFUSED = 1, EXIT_USAGE = 2, EXIT_NOBODY = 3 };
 enum { CTL_PING_MS = 3000 };
-
-struct ctl_conf {
-	char *socket, *serve_socket;
-	bool json;
-	double timeout;
-	int64_t generation;
-	int program; /* of ctl_programs */
-};
 
 #define F(field) offsetof(struct ctl_conf, field)
 static const struct conf_entry ctl_entries[] = {
 	{"socket", CONF_STRING, F(socket), "/run/redraft/daemon/control.sock", 0, 0, NULL, false, "", "redraftd's control socket."},
-	{"serve-socket", CONF_STRING, F(serve_socket), "/run/redraft/serve/control.sock", 0, 0, NULL, false, "", "The server's, for rollback when redraftd is dead."},
-	{"json", CONF_BOOL, F(json), "off", 0, 0, NULL, false, "", "Print exactly the reply, as one JSON object."},
+	{"serve-socket", CONF_STRING, F(serve_socket), "/run/redraft/serve/control.sock", 0, 0, NULL, false, "", "The server's: rollback when redraftd is dead, config show."},
+	{"learn-socket", CONF_STRING, F(learn_socket), "/run/redraft/learn/control.sock", 0, 0, NULL, false, "", "The learner's, for config show."},
+	{"store", CONF_STRING, F(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "The version store: backup, restore, and audit when redraftd is dead."},
+	{"json", CONF_BOOL, F(json), "off", 0, 0, NULL, false, "", "Print exactly the reply, as one JSON object a line."},
 	{"timeout", CONF_REAL, F(timeout), "30", 0.01, 3600, NULL, false, "s", "How long to wait for an answer."},
+	{"reason", CONF_STRING, F(reason), "", 0, 0, NULL, false, "", "What a change is made for; it stands in the audit log."},
 	{"generation", CONF_INT, F(generation), "-1", -1, 9e15, NULL, false, "", "promote: refuse unless this is the generation; -1: no check."},
-	{"for", CONF_ENUM, F(program), "serve", 0, 0, "serve|learn|redraftd", false, "", "config check: whose configuration the file is."},
+	{"last", CONF_INT, F(last), "20", 0, 1000, NULL, false, "", "audit, tail: how many of the past."},
+	{"verify", CONF_BOOL, F(verify), "off", 0, 0, NULL, false, "", "audit: fail when the chain does not fit."},
+	{"create", CONF_BOOL, F(create), "off", 0, 0, NULL, false, "", "topics: make those that are missing."},
+	{"tenant", CONF_STRING, F(tenant), "", 0, 0, NULL, false, "", "purge: the keyed hash of the tenant, as records carry it."},
+	{"requests", CONF_INT, F(requests), "64", 1, 4096, NULL, false, "", "replay: on how many of the newest requests."},
+	{"interval", CONF_REAL, F(interval), "1", 0.1, 3600, NULL, false, "s", "top: time between two looks."},
+	{"for", CONF_ENUM, F(program), "serve", 0, 0, "serve|learn|redraftd", false, "", "config: whose."},
 	{0},
 };
-static const struct conf_program ctl_program = {
-	.name = "redraftctl",
-	.summary = "asks and commands redraftd\n\n"
-	"  redraftctl status        what is live, who is there, accept length by domain\n"
-	"  redraftctl versions      every version and its state\n"
-	"  redraftctl show N        one version: manifest, verdict, training\n"
-	"  redraftctl promote N     make version N live now, past the gate\n"
-	"  redraftctl rollback      back to the previous version; again: to the next older, then to no draft\n"
-	"  redraftctl pin [N]       live stays what it is\n"
-	"  redraftctl unpin         and may change again\n"
-	"  redraftctl hold          judge candidates, promote none\n"
-	"  redraftctl release       promote again\n"
-	"  redraftctl drift         has accept length fallen: the traffic or the engine?\n"
-	"  redraftctl config        check FILE --for serve|learn|redraftd: is this configuration good?\n\n"
-	"Exit status: 0 done, 1 refused or failed, 2 usage, 3 nobody answers.",
-	.entries = ctl_entries,
-	.struct_size = sizeof(struct ctl_conf),
-};
 
-struct ctl_verb {
-	const char *name, *method;
-	bool reads;       /* the status socket will do */
-	int min_n, max_n; /* how many version numbers follow */
-	void (*print)(FILE *out, const json_t *params);
-};
+static int ctl_rollback(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos);
+static int ctl_audit(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos);
+static int ctl_topics(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos);
+static int ctl_purge(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos);
+static int ctl_config(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos);
 
+#define D "io.redraft.Daemon."
 static const struct ctl_verb ctl_verbs[] = {
-	{"status", "io.redraft.Daemon.Status", true, 0, 0, print_status},
-	{"versions", "io.redraft.Daemon.Versions", true, 0, 0, print_versions},
-	{"show", "io.redraft.Daemon.Show", true, 1, 1, print_show},
-	{"promote", "io.redraft.Daemon.Promote", false, 1, 1, print_moved},
-	{"rollback", "io.redraft.Daemon.Rollback", false, 0, 0, print_moved},
-	{"pin", "io.redraft.Daemon.Pin", false, 0, 1, print_pin},
-	{"unpin", "io.redraft.Daemon.Unpin", false, 0, 0, print_pin},
-	{"hold", "io.redraft.Daemon.Hold", false, 0, 0, print_done},
-	{"release", "io.redraft.Daemon.Release", false, 0, 0, print_done},
-	{"drift", "io.redraft.Daemon.Drift", true, 0, 0, print_drift},
+	{"status", "", "what is live, who is there, accept length by domain", D "Status", true, "", "", print_status, NULL},
+	{"top", "", "the same, live: curves, events as they come; q ends it", D "Status", true, "", "", NULL, ctl_top},
+	{"tail", "", "what happens, as it happens", D "Tail", true, "", "last", NULL, ctl_tail},
+	{"versions", "", "every version and its state", D "Versions", true, "", "", print_versions, NULL},
+	{"show", "N", "one version: manifest, verdict, training", D "Show", true, "version", "", print_show, NULL},
+	{"explain", "N", "why is version N not live?", D "Explain", true, "version", "", print_explain, NULL},
+	{"diff", "N M", "where two versions differ: manifest, configuration, verdict, weights", D "Diff", true, "a b", "", print_diff, NULL},
+	{"promote", "N", "make version N live now, past the gate", D "Promote", false, "version", "generation request_id reason", print_moved, NULL},
+	{"rollback", "", "back to the previous version; again: to the next older, then to no draft", D "Rollback", false, "", "request_id reason", print_moved, ctl_rollback},
+	{"pin", "[N]", "live stays what it is", D "Pin", false, "version?", "reason", print_pin, NULL},
+	{"unpin", "", "and may change again", D "Unpin", false, "", "reason", print_pin, NULL},
+	{"hold", "", "judge candidates, promote none", D "Hold", false, "", "reason", print_done, NULL},
+	{"release", "", "promote again", D "Release", false, "", "reason", print_done, NULL},
+	{"drift", "", "has accept length fallen: the traffic or the engine?", D "Drift", true, "", "", print_drift, NULL},
+	{"replay", "N", "what would version N have done on the newest requests?", D "Replay", false, "version", "requests", print_replay, NULL},
+	{"audit", "", "what was changed, by whom and why; --verify: is the log whole?", D "Audit", false, "", "last", print_audit, ctl_audit},
+	{"topics", "", "the Kafka topics and what is wrong with them; --create makes those that are missing", D "Topics", false, "", "create reason", print_topics, ctl_topics},
+	{"purge", "", "--tenant HASH: forget a tenant's records, and say what that does not reach", D "Purge", false, "", "tenant reason", print_purge, ctl_purge},
+	{"backup", "DIR", "copy the version store, while everything runs, into a new folder", NULL, true, "", "", NULL, ctl_backup},
+	{"restore", "DIR", "put such a copy into an empty store, every file checked", NULL, true, "", "", NULL, ctl_restore},
+	{"config", "WORD [FILE]", "check FILE --for PROGRAM: is this configuration good? show --for PROGRAM: the running one", D "Config", true, "", "", print_config, ctl_config},
+	{0},
 };
-enum { CTL_N_VERBS = sizeof ctl_verbs / sizeof *ctl_verbs };
+
+/* ---- the table as a help page ---- */
+
+static const char ctl_first[] = "asks and commands redraftd\n\n", ctl_last[] = "\nExit status: 0 done, 1 refused or failed, 2 usage, 3 nobody answers.";
+
+static char *ctl_summary(void)
+{
+	struct buf b = BUF_INIT(16 << 10);
+	int r = buf_puts(&b, ctl_first);
+
+	for (const struct ctl_verb *v = ctl_verbs; !r && v->name; v++) {
+		char head[64];
+
+		snprintf(head, sizeof head, "%s%s%s", v->name, v->args[0] ? " " : "", v->args);
+		r = buf_printf(&b, "  redraftctl %-20s  %s\n", head, v->what);
+	}
+	if (!r)
+		r = buf_puts(&b, ctl_last);
+	if (!r)
+		r = buf_append(&b, "", 1);
+	if (r < 0)
+		buf_done(&b);
+	return (char *)b.data;
+}
 
 static const struct ctl_verb *ctl_find(const char *name, struct errtext *e)
 {
-	const char *names[CTL_N_VERBS + 1] = {NULL}, *near;
+	const char *names[sizeof ctl_verbs / sizeof *ctl_verbs] = {NULL}, *near;
+	int n = 0;
 
-	for (int i = 0; i < CTL_N_VERBS; i++) {
-		if (!strcmp(ctl_verbs[i].name, name))
-			return &ctl_verbs[i];
-		names[i] = ctl_verbs[i].name;
+	for (const struct ctl_verb *v = ctl_verbs; v->name; v++) {
+		if (!strcmp(v->name, name))
+			return v;
+		names[n++] = v->name;
 	}
 	near = conf_nearest(name, names);
 	if (near)
@@ -91,47 +113,164 @@ static const struct ctl_verb *ctl_find(const char *name, struct errtext *e)
 	return NULL;
 }
 
-static int ctl_params(const struct ctl_verb *v, const char **pos, int n_pos, const struct ctl_conf *c, const char *request_id,
-		      json_t **ret, struct errtext *e)
+/* ---- parameters ---- */
+
+static const char *ctl_request_id(void)
+{
+	static char id[64];
+
+	if (!id[0])
+		snprintf(id, sizeof id, "ctl-%d-%llx", (int)getpid(), (unsigned long long)clock_us());
+	return id;
+}
+
+static bool ctl_listed(const char *list, const char *word)
+{
+	size_t n = strlen(word);
+
+	for (const char *p = strstr(list, word); p; p = strstr(p + 1, word))
+		if ((p == list || p[-1] == ' ') && (p[n] == ' ' || !p[n]))
+			return true;
+	return false;
+}
+
+static void ctl_flags(const struct ctl_verb *v, const struct ctl_conf *c, json_t *p)
+{
+	if (ctl_listed(v->flags, "generation") && c->generation >= 0)
+		(void)json_object_set_new(p, "expected_generation", json_integer(c->generation));
+	if (ctl_listed(v->flags, "request_id"))
+		(void)json_object_set_new(p, "request_id", json_string(ctl_request_id()));
+	if (ctl_listed(v->flags, "reason") && c->reason[0])
+		(void)json_object_set_new(p, "reason", json_string(c->reason));
+	if (ctl_listed(v->flags, "last"))
+		(void)json_object_set_new(p, "last", json_integer(c->last));
+	if (ctl_listed(v->flags, "requests"))
+		(void)json_object_set_new(p, "requests", json_integer(c->requests));
+	if (ctl_listed(v->flags, "tenant"))
+		(void)json_object_set_new(p, "tenant", json_string(c->tenant));
+	if (ctl_listed(v->flags, "create") && c->create)
+		(void)json_object_set_new(p, "create", json_true());
+}
+
+json_t *ctl_params(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
 {
 	json_t *p = json_object();
-	char *end;
-	long long number;
+	const char *at = v->numbers;
+	int i = 0;
 
-	if (n_pos < v->min_n || n_pos > v->max_n) {
-		json_decref(p);
-		return errtext_set(e, -EINVAL, "%s takes %s", v->name,
-				   v->max_n == 0 ? "nothing more" : v->min_n ? "one version number" : "at most one version number");
-	}
-	if (n_pos) {
-		number = strtoll(pos[0], &end, 10);
-		if (end == pos[0] || *end || number < 1 || number >= UINT32_MAX) {
-			json_decref(p);
-			return errtext_set(e, -EINVAL, "%.60s is not a version number", pos[0]);
+	for (; *at; i++) {
+		size_t n = strcspn(at, " ?");
+		char name[32], *end = NULL;
+		long long number = i < n_pos ? strtoll(pos[i], &end, 10) : 0;
+
+		if (i < n_pos && (end == pos[i] || *end || number < 1 || number >= UINT32_MAX)) {
+			fprintf(stderr, "redraftctl: %.60s is not a version number\n", pos[i]);
+			goto bad;
 		}
-		(void)json_object_set_new(p, "version", json_integer(number));
+		if (i >= n_pos && at[n] != '?') {
+			fprintf(stderr, "redraftctl: %s takes %s\n", v->name, strchr(v->numbers, ' ') ? "two version numbers" : "one version number");
+			goto bad;
+		}
+		snprintf(name, sizeof name, "%.*s", (int)n, at);
+		if (i < n_pos)
+			(void)json_object_set_new(p, name, json_integer(number));
+		at += n;
+		at += strspn(at, " ?");
 	}
-	if (!strcmp(v->name, "promote") && c->generation >= 0)
-		(void)json_object_set_new(p, "expected_generation", json_integer(c->generation));
-	if (!strcmp(v->name, "promote") || !strcmp(v->name, "rollback"))
-		(void)json_object_set_new(p, "request_id", json_string(request_id));
-	*ret = p;
-	return 0;
+	if (n_pos > i) {
+		fprintf(stderr, "redraftctl: %s takes %s\n", v->name, i == 0 ? "nothing more" : i == 1 ? "one version number" : "two version numbers");
+		goto bad;
+	}
+	ctl_flags(v, c, p);
+	return p;
+bad:
+	json_decref(p);
+	return NULL;
 }
 
-/* control.sock is for operators; who may only read finds status.sock beside it. */
-static int ctl_call(const struct ctl_verb *v, const struct ctl_conf *c, json_t *params, json_t **ret, struct errtext *e)
+/* ---- asking and answering ---- */
+
+void ctl_status_socket(const char *control, char *ret, size_t size)
+{
+	const char *slash = strrchr(control, '/');
+
+	snprintf(ret, size, "%.*s/status.sock", slash ? (int)(slash - control) : 1, slash ? control : ".");
+}
+
+int ctl_call(const struct ctl_conf *c, const char *method, bool reads, json_t *params, json_t **ret, struct errtext *e)
 {
 	int ms = (int)(c->timeout * 1000), r;
-	const char *slash = strrchr(c->socket, '/');
 	char other[PATH_MAX];
 
-	r = rpc_call_sync(c->socket, v->method, json_incref(params), ms, ret, e);
-	if (r != -EACCES || !v->reads || !slash)
+	r = rpc_call_sync(c->socket, method, json_incref(params), ms, ret, e);
+	if (r != -EACCES || !reads)
 		return r;
-	snprintf(other, sizeof other, "%.*s/status.sock", (int)(slash - c->socket), c->socket);
-	return rpc_call_sync(other, v->method, json_incref(params), ms, ret, e);
+	ctl_status_socket(c->socket, other, sizeof other);
+	return rpc_call_sync(other, method, json_incref(params), ms, ret, e);
 }
+
+static void ctl_error(const struct ctl_conf *c, const char *name, const char *text)
+{
+	json_t *j = c->json ? json_pack("{s:s, s:{s:s}}", "error", name, "parameters", "message", text) : NULL;
+
+	if (j)
+		json_dumpf(j, stderr, JSON_COMPACT);
+	else
+		fprintf(stderr, "redraftctl: %s%s%s", name && !strchr(name, ' ') ? name : "", name && !strchr(name, ' ') ? ": " : "", text);
+	fputc('\n', stderr);
+	json_decref(j);
+}
+
+int ctl_say(const struct ctl_conf *c, int status, const char *text)
+{
+	ctl_error(c, status == EXIT_NOBODY ? "nobody answers" : status == EXIT_USAGE ? "bad input" : "not done", text);
+	return status;
+}
+
+int ctl_failed(const struct ctl_conf *c, int r, const struct errtext *e)
+{
+	char name[128] = "";
+	const char *text = e->text;
+	size_t n = strcspn(text, ":");
+
+	if (r == RPC_E_REMOTE && n < sizeof name) {
+		snprintf(name, sizeof name, "%.*s", (int)n, text);
+		text += text[n] ? n + 2 : n;
+	}
+	ctl_error(c, name[0] ? name : "nobody answers", text);
+	return r < 0 && r != -EPROTO ? EXIT_NOBODY : EXIT_REFUSED;
+}
+
+int ctl_print(const struct ctl_conf *c, const struct ctl_verb *v, json_t *reply, int status)
+{
+	if (c->json || !v->print) {
+		json_dumpf(reply, stdout, JSON_COMPACT);
+		fputc('\n', stdout);
+	} else {
+		v->print(stdout, reply);
+	}
+	json_decref(reply);
+	if (fflush(stdout) != 0) {
+		fprintf(stderr, "redraftctl: the answer could not be printed: %s\n", strerror(errno));
+		return EXIT_REFUSED;
+	}
+	return status;
+}
+
+static int ctl_plain(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
+{
+	json_t *params = ctl_params(v, c, pos, n_pos), *reply = NULL;
+	struct errtext e = {.text = ""};
+	int r;
+
+	if (!params)
+		return EXIT_USAGE;
+	r = ctl_call(c, v->method, v->reads, params, &reply, &e);
+	json_decref(params);
+	return r ? ctl_failed(c, r, &e) : ctl_print(c, v, reply, EXIT_DONE);
+}
+
+/* ---- verbs with a way of their own ---- */
 
 /* Under socket activation a daemon that cannot start still has a socket that takes calls and never answers. A
  * rollback does not wait for it: who does not say its name at once is dead. */
@@ -145,123 +284,199 @@ static int ctl_is_there(const struct ctl_conf *c, struct errtext *e)
 	return r < 0 ? r : 0;
 }
 
-static int ctl_fall_through(const struct ctl_conf *c, const char *request_id, const char *why, json_t **ret, struct errtext *e)
+static int ctl_rollback(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
 {
-	fprintf(stderr, "redraftctl: redraftd does not answer (%s); asking the server itself\n", why);
-	return rpc_call_sync(c->serve_socket, "io.redraft.Serve.Rollback", json_pack("{s:s}", "request_id", request_id),
-			     (int)(c->timeout * 1000), ret, e);
-}
-
-static int ctl_failed(const struct ctl_conf *c, int r, const struct errtext *e)
-{
-	if (c->json) {
-		char name[128] = "";
-		const char *text = e->text;
-		size_t n = strcspn(text, ":");
-		json_t *j;
-
-		if (r == RPC_E_REMOTE && n < sizeof name) {
-			snprintf(name, sizeof name, "%.*s", (int)n, text);
-			text += text[n] ? n + 2 : n;
-		}
-		j = json_pack("{s:s, s:{s:s}}", "error", name[0] ? name : "nobody answers", "parameters", "message", text);
-		if (j)
-			json_dumpf(j, stderr, JSON_COMPACT);
-		fputc('\n', stderr);
-		json_decref(j);
-	} else {
-		fprintf(stderr, "redraftctl: %s\n", e->text);
-	}
-	return r < 0 && r != -EPROTO ? EXIT_NOBODY : EXIT_REFUSED;
-}
-
-static int ctl_run(const struct ctl_verb *v, const struct ctl_conf *c, json_t *params, const char *request_id)
-{
-	bool rollback = !strcmp(v->name, "rollback");
+	json_t *params = ctl_params(v, c, pos, n_pos), *reply = NULL;
 	struct errtext e = {.text = ""};
-	json_t *reply = NULL;
-	int r = rollback ? ctl_is_there(c, &e) : 0;
+	int r;
 
+	if (!params)
+		return EXIT_USAGE;
+	r = ctl_is_there(c, &e);
 	if (!r)
-		r = ctl_call(v, c, params, &reply, &e);
-	if (r < 0 && rollback) {
-		char why[160];
+		r = ctl_call(c, v->method, false, params, &reply, &e);
+	json_decref(params);
+	if (r < 0) {
+		fprintf(stderr, "redraftctl: redraftd does not answer (%.150s); asking the server itself\n", e.text);
+		r = rpc_call_sync(c->serve_socket, "io.redraft.Serve.Rollback", json_pack("{s:s}", "request_id", ctl_request_id()),
+				  (int)(c->timeout * 1000), &reply, &e);
+	}
+	return r ? ctl_failed(c, r, &e) : ctl_print(c, v, reply, EXIT_DONE);
+}
 
-		snprintf(why, sizeof why, "%.150s", e.text);
-		r = ctl_fall_through(c, request_id, why, &reply, &e);
+static void ctl_keep_record(void *arg, const json_t *record)
+{
+	json_t *list = arg;
+
+	(void)json_array_append(list, (json_t *)(uintptr_t)record);
+	if (json_array_size(list) > 1000)
+		(void)json_array_remove(list, 0);
+}
+
+/* The same reply, made here of the files. NULL: they cannot be read, or there are none. */
+static json_t *ctl_audit_files(const struct ctl_conf *c)
+{
+	struct audit_seen s;
+	json_t *list = json_array();
+	char dir[PATH_MAX];
+	struct errtext e;
+
+	snprintf(dir, sizeof dir, "%s/audit", c->store);
+	if (audit_read(dir, &s, ctl_keep_record, list, &e) < 0 || !s.files) {
+		json_decref(list);
+		return NULL;
+	}
+	while ((int64_t)json_array_size(list) > c->last)
+		(void)json_array_remove(list, 0);
+	return json_pack("{s:o, s:b, s:s, s:i, s:I, s:I, s:i, s:{s:I, s:s}}", "records", list, "whole", s.broken == 0, "broken_at", s.what, "broken", s.broken,
+			 "first", (json_int_t)s.first, "lines", (json_int_t)s.lines, "files", s.files, "head", "seq", (json_int_t)s.head.seq, "hash",
+			 s.head.hash);
+}
+
+static int ctl_audit(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
+{
+	json_t *params = ctl_params(v, c, pos, n_pos), *reply = NULL;
+	struct errtext e = {.text = ""};
+	bool whole;
+	int r;
+
+	if (!params)
+		return EXIT_USAGE;
+	r = ctl_call(c, v->method, false, params, &reply, &e);
+	json_decref(params);
+	if (r < 0 && (reply = ctl_audit_files(c))) {
+		fprintf(stderr, "redraftctl: redraftd does not answer; read from %s/audit\n", c->store);
+		r = 0;
 	}
 	if (r)
 		return ctl_failed(c, r, &e);
-	if (c->json) {
-		json_dumpf(reply, stdout, JSON_COMPACT);
-		fputc('\n', stdout);
-	} else {
-		v->print(stdout, reply);
-	}
-	json_decref(reply);
-	if (fflush(stdout) != 0) {
-		fprintf(stderr, "redraftctl: the answer could not be printed: %s\n", strerror(errno));
-		return EXIT_REFUSED;
-	}
-	return EXIT_DONE;
+	whole = json_is_true(json_object_get(reply, "whole"));
+	return ctl_print(c, v, reply, c->verify && !whole ? EXIT_REFUSED : EXIT_DONE);
 }
 
-/* A program knows its own settings, so it is asked: the one beside us, else the one on the PATH. Does not return when it
- * could be started. */
-static int ctl_config(const char **pos, int n_pos, int program)
+static int ctl_topics(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
 {
-	static const char *const programs[] = {"redraft-serve", "redraft-learn", "redraftd"};
-	char here[PATH_MAX], path[PATH_MAX + 32];
-	ssize_t n = readlink("/proc/self/exe", here, sizeof here - 1);
-	char *slash;
+	json_t *params = ctl_params(v, c, pos, n_pos), *reply = NULL;
+	struct errtext e = {.text = ""};
+	bool good;
+	int r;
 
-	if (n_pos != 2 || strcmp(pos[0], "check") != 0) {
-		fprintf(stderr, "redraftctl: config check FILE --for serve|learn|redraftd\n");
+	if (!params)
 		return EXIT_USAGE;
+	r = ctl_call(c, v->method, false, params, &reply, &e);
+	json_decref(params);
+	if (r)
+		return ctl_failed(c, r, &e);
+	good = json_is_true(json_object_get(reply, "good"));
+	return ctl_print(c, v, reply, good ? EXIT_DONE : EXIT_REFUSED);
+}
+
+static int ctl_purge(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
+{
+	if (!c->tenant[0])
+		return ctl_say(c, EXIT_USAGE, "purge --tenant HASH: the keyed hash of the tenant, as records carry it");
+	return ctl_plain(v, c, pos, n_pos);
+}
+
+static void ctl_become(const char *path, const char *program, const char *file)
+{
+	execl(path, program, "--config", file, "--check", (char *)NULL);
+	execlp(program, program, "--config", file, "--check", (char *)NULL);
+	fprintf(stderr, "redraftctl: %s cannot be started: %s\n", program, strerror(errno));
+}
+
+/* The program checks its own file. With --json what it says is caught and told as an object; else we become it. */
+static int ctl_check(const struct ctl_conf *c, const char *path, const char *program, const char *file)
+{
+	char said[1024];
+	int pipe_fd[2], status = 0;
+	size_t n = 0;
+	ssize_t k;
+	pid_t pid;
+
+	if (!c->json || pipe(pipe_fd) < 0) {
+		ctl_become(path, program, file);
+		return EXIT_REFUSED;
 	}
+	pid = fork();
+	if (pid == 0) {
+		(void)dup2(pipe_fd[1], 1);
+		(void)dup2(pipe_fd[1], 2);
+		close(pipe_fd[0]);
+		close(pipe_fd[1]);
+		ctl_become(path, program, file);
+		_exit(EXIT_REFUSED);
+	}
+	close(pipe_fd[1]);
+	while (n < sizeof said - 1 && (k = read(pipe_fd[0], said + n, sizeof said - 1 - n)) > 0)
+		n += (size_t)k;
+	close(pipe_fd[0]);
+	said[n] = '\0';
+	said[strcspn(said, "\n")] = '\0';
+	if (pid < 0 || waitpid(pid, &status, 0) < 0)
+		return ctl_say(c, EXIT_REFUSED, "no process could be started");
+	status = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_REFUSED;
+	return ctl_print(c, &(struct ctl_verb){.print = NULL}, json_pack("{s:s, s:s, s:b, s:s}", "program", program, "file", file, "good", status == 0, "text", said),
+			 status);
+}
+
+/* A program knows its own settings, so it is asked: the running one at its socket; to check a file, the one beside us, else
+ * the one on the PATH. */
+static int ctl_config(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
+{
+	static const char *const programs[] = {"redraft-serve", "redraft-learn", "redraftd"}, *const interfaces[] = {"Serve", "Learn", "Daemon"};
+	const char *sockets[] = {c->serve_socket, c->learn_socket, c->socket}, *program = programs[c->program];
+	char here[PATH_MAX], path[PATH_MAX + 32], method[64];
+	struct errtext e = {.text = ""};
+	json_t *reply = NULL;
+	ssize_t n;
+	char *slash;
+	int r;
+
+	if (n_pos == 1 && !strcmp(pos[0], "show")) {
+		struct ctl_conf other = *c;
+
+		other.socket = (char *)(uintptr_t)sockets[c->program];
+		snprintf(method, sizeof method, "io.redraft.%s.Config", interfaces[c->program]);
+		r = ctl_call(&other, method, true, NULL, &reply, &e);
+		return r ? ctl_failed(c, r, &e) : ctl_print(c, v, reply, EXIT_DONE);
+	}
+	if (n_pos != 2 || strcmp(pos[0], "check") != 0)
+		return ctl_say(c, EXIT_USAGE, "config check FILE --for serve|learn|redraftd, or config show --for serve|learn|redraftd");
+	n = readlink("/proc/self/exe", here, sizeof here - 1);
 	here[n > 0 ? n : 0] = '\0';
 	slash = strrchr(here, '/');
-	snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - here + 1) : 0, here, programs[program]);
-	execl(path, programs[program], "--config", pos[1], "--check", (char *)NULL);
-	execlp(programs[program], programs[program], "--config", pos[1], "--check", (char *)NULL);
-	fprintf(stderr, "redraftctl: %s cannot be started: %s\n", programs[program], strerror(errno));
-	return EXIT_REFUSED;
+	snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - here + 1) : 0, here, program);
+	return ctl_check(c, path, program, pos[1]);
 }
 
 int main(int argc, char **argv)
 {
-	const char *pos[3];
+	struct conf_program program = {.name = "redraftctl", .entries = ctl_entries, .struct_size = sizeof(struct ctl_conf)};
+	const char *pos[CTL_POSITIONAL];
 	const struct ctl_verb *v = NULL;
 	struct ctl_conf c;
 	struct errtext e = {.text = ""};
-	char request_id[64];
-	json_t *params = NULL;
-	int n_pos = 0, r, status;
+	char *summary = ctl_summary();
+	int n_pos = 0, r, status = EXIT_USAGE;
 
-	r = conf_load(&ctl_program, argc, argv, &c, pos, 3, &n_pos, &e);
-	if (r > 0)
-		return EXIT_DONE;
-	if (r < 0) {
-		fprintf(stderr, "redraftctl: %s\n", e.text);
-		return EXIT_USAGE;
-	}
-	snprintf(request_id, sizeof request_id, "ctl-%d-%llx", (int)getpid(), (unsigned long long)clock_us());
-	if (n_pos && !strcmp(pos[0], "config")) {
-		status = ctl_config(pos + 1, n_pos - 1, c.program);
-		conf_done(&ctl_program, &c);
-		return status;
+	program.summary = summary ? summary : "";
+	r = conf_load(&program, argc, argv, &c, pos, CTL_POSITIONAL, &n_pos, &e);
+	if (r) {
+		if (r < 0)
+			fprintf(stderr, "redraftctl: %s\n", e.text);
+		free(summary);
+		return r < 0 ? EXIT_USAGE : EXIT_DONE;
 	}
 	if (!n_pos)
 		errtext_set(&e, 0, "what is to be done? redraftctl --help lists the verbs");
 	else
 		v = ctl_find(pos[0], &e);
-	if (!v || ctl_params(v, pos + 1, n_pos - 1, &c, request_id, &params, &e) < 0) {
+	if (!v)
 		fprintf(stderr, "redraftctl: %s\n", e.text);
-		status = EXIT_USAGE;
-	} else {
-		status = ctl_run(v, &c, params, request_id);
-	}
-	json_decref(params);
-	conf_done(&ctl_program, &c);
+	else
+		status = (v->run ? v->run : ctl_plain)(v, &c, pos + 1, n_pos - 1);
+	conf_done(&program, &c);
+	free(summary);
 	return status;
 }

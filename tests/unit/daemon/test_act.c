@@ -15,6 +15,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "daemon/base/metrics.h"
+#include "tests/unit/daemon/books.h"
 #include "tests/unit/daemon/peers.h"
 
 struct daemon {
@@ -23,6 +24,7 @@ struct daemon {
 	struct metrics *metrics;
 	struct act *act;
 	struct admin *admin;
+	struct books books;
 	struct act_options o;
 	char serve[PATH_MAX], learn[PATH_MAX], store[PATH_MAX];
 	bool running;
@@ -43,7 +45,9 @@ static void daemon_build(void)
 	d.o.learn_socket = d.learn;
 	assert_int_equal(loop_new(&d.loop), 0);
 	d.metrics = metrics_new();
-	if (act_new(d.loop, &d.o, d.metrics, &d.act, &e) || admin_new(d.loop, fixture_path("daemon"), d.act, NULL, &d.admin, &e))
+	if (act_new(d.loop, &d.o, d.metrics, &d.act, &e) || books_open(&d.books, d.loop, d.metrics) ||
+	    admin_new(&(struct admin_options){.loop = d.loop, .run_dir = fixture_path("daemon"), .learn_socket = d.learn, .act = d.act,
+					      .audit = d.books.audit, .news = d.books.news}, &d.admin, &e))
 		fail_msg("%s", e.text);
 }
 
@@ -74,6 +78,7 @@ static void daemon_stop(void)
 	pthread_join(d.thread, NULL);
 	act_free(d.act);
 	admin_free(d.admin);
+	books_close(&d.books);
 	loop_free(d.loop);
 	metrics_free(d.metrics);
 	d.running = false;

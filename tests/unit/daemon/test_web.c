@@ -21,6 +21,7 @@
 #include "daemon/base/metrics.h"
 #include "daemon/watch.h"
 #include "daemon/web_inside.h"
+#include "tests/unit/daemon/books.h"
 #include "tests/unit/daemon/peers.h"
 
 #define TOKEN "a-token-of-twenty-six-chars"
@@ -34,13 +35,14 @@ static struct {
 	struct watch *watch;
 	struct admin *admin;
 	struct web *web;
+	struct books books;
 	bool running;
 } d;
 
 static struct web_options options(const char *listen, const char *token_file)
 {
 	return (struct web_options){.listen = listen, .host = "redraft.example", .token_file = token_file, .metrics = d.metrics, .act = d.act,
-				    .watch = d.watch};
+				    .watch = d.watch, .news = d.books.news, .audit = d.books.audit};
 }
 
 static void *run(void *arg)
@@ -74,8 +76,12 @@ static int setup(void **state)
 						  .rules = {.max_wait_us = 3600000000u, .retry_us = 50000, .rejects_to_rebase = 3}},
 		    d.metrics, &d.act, &e) ||
 	    watch_new(&(struct watch_options){.brokers = "", .topic = "", .conf = ""}, &d.watch, &e) ||
-	    admin_new(d.loop, fixture_path("daemon"), d.act, d.watch, &d.admin, &e))
+	    books_open(&d.books, d.loop, d.metrics) ||
+	    admin_new(&(struct admin_options){.loop = d.loop, .run_dir = fixture_path("daemon"), .learn_socket = learn, .act = d.act, .watch = d.watch,
+					      .audit = d.books.audit, .news = d.books.news}, &d.admin, &e))
 		fail_msg("%s", e.text);
+	d.books.act = d.act;
+	act_on_news(d.act, books_heard, &d.books);
 	return 0;
 }
 
@@ -100,6 +106,7 @@ static int teardown(void **state)
 	act_free(d.act);
 	admin_free(d.admin);
 	web_free(d.web);
+	books_close(&d.books);
 	watch_free(d.watch);
 	loop_free(d.loop);
 	metrics_free(d.metrics);

@@ -1,0 +1,232 @@
+/* What an operator says to the rollout. Every mutation leaves one audit line: who (uid and pid as the kernel gave
+ * them), what, from what to what, why, and how it ended. A request id makes a retry harmless: the answer given before is
+ * given again. Nothing here waits for the audit line: a rollback is done when the server has it.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/act.h"
+#include "daemon/admin_inside.h"
+#include "daemon/audit.h"
+#include "daemon/base/log.h"
+#include "daemon/news.h"
+#include "daemon/report.h"
+
+static struct admin_memory *admin_recall(struct admin *a, const char *method, const char *id)
+{
+	for (int i = 0; id[0] && i < ADMIN_REMEMBERED; i++)
+		if (a->memory[i].reply && !strcmp(a->memory[i].id, id) && !strcmp(a->memory[i].method, method))
+			return &a->memory[i];
+	return NULL;
+}
+
+static void admin_remember(struct admin *a, const struct admin_request *q, json_t *reply)
+{
+	struct admin_memory *m = &a->memory[a->next_memory];
+
+	if (!q->id[0] || !reply)
+		return;
+	a->next_memory = (a->next_memory + 1) % ADMIN_REMEMBERED;
+	json_decref(m->reply);
+	memcpy(m->id, q->id, sizeof m->id);
+	memcpy(m->method, q->method, sizeof m->method);
+	m->reply = json_incref(reply);
+}
+
+/* NULL: already answered (bad id, known id, out of memory). */
+struct admin_request *admin_begin(struct admin *a, struct rpc_call *call, const char *method, json_t *params)
+{
+	json_t *id = json_object_get(params, "request_id");
+	struct admin_memory *known;
+	struct admin_request *q;
+	const char *why;
+
+	if (admin_text(call, params, "reason", ADMIN_REASON, &why) < 0)
+		return NULL;
+	if (id && !json_is_null(id) && (!json_is_string(id) || json_string_length(id) >= sizeof q->id)) {
+		admin_bad(call, "request_id: a string of at most 63 bytes");
+		return NULL;
+	}
+	known = admin_recall(a, method, json_is_string(id) ? json_string_value(id) : "");
+	if (known) {
+		rpc_reply(call, json_incref(known->reply));
+		return NULL;
+	}
+	q = calloc(1, sizeof *q);
+	if (!q) {
+		rpc_error(call, "io.redraft.Busy", "out of memory; try again");
+		return NULL;
+	}
+	q->admin = a;
+	q->call = call;
+	snprintf(q->method, sizeof q->method, "%s", method);
+	snprintf(q->id, sizeof q->id, "%s", json_is_string(id) ? json_string_value(id) : "");
+	snprintf(q->why, sizeof q->why, "%s", why);
+	q->from = audit_place(&act_rollout(a->o.act)->s);
+	rpc_peer(call, &q->uid, &q->pid);
+	snprintf(q->who, sizeof q->who, "uid %u, pid %d", q->uid, q->pid);
+	return q;
+}
+
+static void admin_audited(const struct admin_request *q, const char *error, const char *text)
+{
+	struct admin *a = q->admin;
+	const struct store_state *s = &act_rollout(a->o.act)->s;
+	json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:o, s:O?, s:o, s:s}", "what", q->method, "who", q->who, "uid", (json_int_t)q->uid, "pid",
+			      (json_int_t)q->pid, "detail", report_text(q->detail), "from", q->from, "to", audit_place(s), "result",
+			      error ? error : "done");
+
+	if (j && q->why[0])
+		(void)json_object_set_new(j, "why", report_text(q->why));
+	if (j && error)
+		(void)json_object_set_new(j, "message", report_text(text));
+	log_info("audit: %s by %s%s%s: %s%s%s%s%s", q->method, q->who, q->detail[0] ? " of " : "", q->detail, error ? error : "done", error ? ": " : "",
+		 error ? text : "", q->why[0] ? "; why: " : "", q->why);
+	news_say(a->o.news, "audit", s->live, "%s by %s%s%s: %s%s%s", q->method, q->who, q->detail[0] ? " of " : "", q->detail,
+		 error ? error : "done", q->why[0] ? "; why: " : "", q->why);
+	audit_write(a->o.audit, j);
+}
+
+void admin_end(struct admin_request *q, json_t *reply, const char *error, const char *text)
+{
+	if (error) {
+		rpc_error(q->call, error, "%s", text);
+		json_decref(reply);
+	} else {
+		admin_remember(q->admin, q, reply);
+		rpc_reply(q->call, reply);
+	}
+	admin_audited(q, error, text);
+	json_decref(q->from);
+	free(q);
+}
+
+static void admin_answered(void *arg, const char *error, const char *text, uint32_t quarantined)
+{
+	struct admin_request *q = arg;
+	const struct store_state *s = &act_rollout(q->admin->o.act)->s;
+	json_t *reply = NULL;
+
+	if (!error && !strcmp(q->method, "Promote"))
+		reply = json_pack("{s:I, s:I, s:I}", "generation", (json_int_t)s->generation, "live", (json_int_t)s->live, "previous",
+				  (json_int_t)s->previous);
+	else if (!error && !strcmp(q->method, "Rollback"))
+		reply = json_pack("{s:I, s:I, s:I, s:I}", "generation", (json_int_t)s->generation, "live", (json_int_t)s->live,
+				  "previous", (json_int_t)s->previous, "quarantined", (json_int_t)quarantined);
+	else if (!error && !strcmp(q->method, "Pin"))
+		reply = json_pack("{s:I, s:I}", "generation", (json_int_t)s->generation, "pin", (json_int_t)s->pin);
+	else if (!error)
+		reply = json_pack("{s:I}", "generation", (json_int_t)s->generation);
+	admin_end(q, reply, error, text);
+}
+
+static void admin_submitted(void *arg, uint32_t version, const char *error)
+{
+	struct admin_request *q = arg;
+
+	if (version)
+		admin_end(q, json_pack("{s:I}", "version", (json_int_t)version), NULL, "");
+	else
+		admin_end(q, NULL, "io.redraft.BadVersion", error);
+}
+
+void admin_submit(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	const char *path = json_string_value(json_object_get(params, "path"));
+	struct admin_request *q;
+	int r;
+
+	if (!path) {
+		admin_bad(call, "path: a folder in the store's incoming");
+		return;
+	}
+	q = admin_begin(a, call, "Submit", params);
+	if (!q)
+		return;
+	snprintf(q->detail, sizeof q->detail, "%.80s", path);
+	r = act_submit(a->o.act, path, admin_submitted, q);
+	if (r == -EBUSY)
+		admin_end(q, NULL, "io.redraft.Busy", "another submission is being verified; try again");
+	else if (r < 0)
+		admin_end(q, NULL, "io.redraft.BadVersion", strerror(-r));
+}
+
+void admin_promote(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	json_t *expected = json_object_get(params, "expected_generation");
+	struct admin_request *q;
+	uint32_t version;
+
+	if (admin_version(call, params, "version", false, &version) < 0)
+		return;
+	if (expected && !json_is_null(expected) && (!json_is_integer(expected) || json_integer_value(expected) < 0)) {
+		admin_bad(call, "expected_generation: a number from 0");
+		return;
+	}
+	q = admin_begin(a, call, "Promote", params);
+	if (!q)
+		return;
+	snprintf(q->detail, sizeof q->detail, "version %u", version);
+	act_promote(a->o.act, version, json_is_integer(expected) ? json_integer_value(expected) : -1, admin_answered, q);
+}
+
+void admin_rollback(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	struct admin_request *q = admin_begin(a, call, "Rollback", params);
+	char who[sizeof q->who + sizeof q->why + 2];
+
+	if (!q)
+		return;
+	snprintf(q->detail, sizeof q->detail, "version %u", act_rollout(a->o.act)->s.live);
+	snprintf(who, sizeof who, "%s%s%s", q->who, q->why[0] ? ": " : "", q->why); /* q may be gone while this is looked at */
+	act_rollback(a->o.act, who, admin_answered, q);
+}
+
+void admin_pin(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	struct admin_request *q;
+	uint32_t version;
+
+	if (admin_version(call, params, "version", true, &version) < 0)
+		return;
+	q = admin_begin(a, call, "Pin", params);
+	if (!q)
+		return;
+	if (version)
+		snprintf(q->detail, sizeof q->detail, "version %u", version);
+	act_pin(a->o.act, version, admin_answered, q);
+}
+
+void admin_unpin(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	struct admin_request *q = admin_begin(a, call, "Unpin", params);
+
+	if (q)
+		act_unpin(a->o.act, admin_answered, q);
+}
+
+void admin_hold(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	struct admin_request *q = admin_begin(a, call, "Hold", params);
+	char why[ADMIN_REASON + 1];
+
+	if (!q)
+		return;
+	memcpy(why, q->why, sizeof why); /* q may be answered and gone while this is looked at */
+	act_hold(a->o.act, why[0] ? why : NULL, admin_answered, q);
+}
+
+void admin_release(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	struct admin_request *q = admin_begin(a, call, "Release", params);
+
+	if (q)
+		act_release(a->o.act, admin_answered, q);
+}
+

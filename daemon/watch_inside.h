@@ -1,0 +1,60 @@
+/* Shared between watch.c (counting) and watch_*.c (Kafka) only. */
+#pragma once
+#include <librdkafka/rdkafka.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include "daemon/watch.h"
+
+enum { WATCH_DOMAINS = 17, WATCH_VERSIONS = 8, WATCH_RECENT = 64 };
+
+struct watch_cell {
+	uint32_t version; /* 0 with used false = free; version 0 = plain decoding */
+	bool used;
+	uint64_t requests, rounds, proposed, accepted, seen; /* seen: stamp of the last record */
+	double ema;                                         /* NaN until something was proposed */
+	uint32_t ring_rounds[WATCH_RECENT], ring_accepted[WATCH_RECENT];
+	int at;
+};
+
+struct watch_domain {
+	char name[32];
+	uint64_t requests, rounds;
+	struct watch_cell cell[WATCH_VERSIONS];
+};
+
+enum { WATCH_SAID = 16, WATCH_TEXT = 240 };
+
+struct watch_kafka { /* how the reading goes */
+	atomic_bool up, refused;     /* the broker answers; it refuses us */
+	int partitions;
+	int64_t lag, seen_ms;        /* records behind, -1 = not known; the time of the newest record read, 0 = none */
+	uint64_t lost, gaps;         /* records that were gone before they were read; how often */
+	char trouble[WATCH_TEXT];    /* "" = none */
+	char said[WATCH_SAID][WATCH_TEXT]; /* not yet fetched */
+	int n_said;
+};
+
+struct watch {
+	pthread_mutex_t lock; /* guards domains .. kafka */
+	struct watch_domain domain[WATCH_DOMAINS];
+	int n_domains;
+	uint64_t bad, stamp;
+	struct drift *drift;  /* owned */
+	char said[DRIFT_TEXT]; /* by drift, not yet fetched */
+	struct watch_kafka kafka;
+	char *brokers, *topic, *conf; /* owned */
+	rd_kafka_t *rk;       /* owned; NULL = off */
+	pthread_t thread;
+	bool started;
+	atomic_bool stop;
+	/* the thread's own */
+	int n_partitions;     /* assigned */
+	bool was_absent;      /* the broker said there is no such topic: what comes is all new */
+};
+
+/* watch_kafka.c */
+int MUSTCHECK watch_connect(struct watch *w, struct errtext *e); /* and start reading; brokers, topic and conf are set */
+void watch_disconnect(struct watch *w);
+/* A client's settings, for watch_topics.c and watch_audit.c: brokers, watch.conf, the credential. NULL with e. */
+rd_kafka_conf_t *watch_settings(const char *brokers, const char *conf, struct errtext *e);

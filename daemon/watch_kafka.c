@@ -1,0 +1,306 @@
+/* The thread that reads redraft.rounds. assign() at explicit places with auto.offset.reset=error, since that alone shows
+ * that something was lost: what is behind our position may have passed retention, what is before it means a topic made anew. Each
+ * such thing, a broker that comes or goes and a login that is refused is one sentence with its consequence (watch_said), said once
+ * until it changes.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/base/credential.h"
+#include "daemon/watch_inside.h"
+#include "schemas/round.h"
+
+enum { WATCH_POLL_MS = 200, WATCH_LOOK_MS = 1000, WATCH_QUERY_MS = 3000 };
+
+static void PRINTF(2, 3) say(struct watch *w, const char *fmt, ...)
+{
+	struct watch_kafka *k = &w->kafka;
+	va_list ap;
+
+	pthread_mutex_lock(&w->lock);
+	if (k->n_said == WATCH_SAID)
+		memmove(k->said[0], k->said[1], (size_t)--k->n_said * sizeof k->said[0]);
+	va_start(ap, fmt);
+	vsnprintf(k->said[k->n_said++], WATCH_TEXT, fmt, ap);
+	va_end(ap);
+	pthread_mutex_unlock(&w->lock);
+}
+
+static void trouble(struct watch *w, const char *text)
+{
+	pthread_mutex_lock(&w->lock);
+	snprintf(w->kafka.trouble, sizeof w->kafka.trouble, "%s", text);
+	pthread_mutex_unlock(&w->lock);
+}
+
+static void answers(struct watch *w)
+{
+	if (!w->kafka.up)
+		say(w, "Kafka at %.80s answers: round records are read, accept length and drift are watched", w->brokers);
+	w->kafka.up = true;
+	w->kafka.refused = false;
+	trouble(w, "");
+}
+
+static void on_error(rd_kafka_t *rk, int err, const char *reason, void *opaque)
+{
+	struct watch *w = opaque;
+
+	(void)rk;
+	trouble(w, reason);
+	switch (err) {
+	case RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN:
+		if (w->kafka.up)
+			say(w, "Kafka at %.80s is gone: accept length and drift stand still until it is back; serving, rollout and rollback need it not", w->brokers);
+		w->kafka.up = false;
+		break;
+	case RD_KAFKA_RESP_ERR__AUTHENTICATION:
+		if (!w->kafka.refused)
+			say(w, "Kafka at %.60s refuses our login (%.100s): nothing is watched; look at the credential kafka.conf", w->brokers, reason);
+		w->kafka.refused = true;
+		w->kafka.up = false;
+		break;
+	default: /* the library tries again by itself */
+		break;
+	}
+}
+
+/* Assign all partitions when there are more than we have; 0 also when nothing is there. */
+static void watch_assign(struct watch *w)
+{
+	rd_kafka_topic_t *t = rd_kafka_topic_new(w->rk, w->topic, NULL);
+	const struct rd_kafka_metadata *md = NULL;
+	rd_kafka_topic_partition_list_t *list, *old = NULL;
+	rd_kafka_resp_err_t err = RD_KAFKA_RESP_ERR_NO_ERROR;
+	int n = -1;
+
+	if (!t)
+		return;
+	if (rd_kafka_metadata(w->rk, 0, t, &md, WATCH_LOOK_MS) == RD_KAFKA_RESP_ERR_NO_ERROR && md->topic_cnt == 1) {
+		err = md->topics[0].err;
+		n = err ? 0 : md->topics[0].partition_cnt;
+		answers(w);
+	}
+	if (md)
+		rd_kafka_metadata_destroy(md);
+	rd_kafka_topic_destroy(t);
+	if (err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED) {
+		if (!w->kafka.refused)
+			say(w, "Kafka does not let us read topic %.80s: nothing is watched; give our user Read and Describe on it", w->topic);
+		w->kafka.refused = true;
+		trouble(w, "may not read the topic");
+		return;
+	}
+	if (n == 0) {
+		if (w->n_partitions)
+			say(w, "topic %.80s was deleted: nothing is watched until it is made again (redraftctl topics --create)", w->topic);
+		w->was_absent = true;
+	}
+	if (n >= 0 && n < w->n_partitions) { /* deleted, or made anew with fewer */
+		if (n)
+			say(w, "topic %.80s was made anew with %d partitions: read from its beginning", w->topic, n);
+		(void)rd_kafka_assign(w->rk, NULL);
+		w->n_partitions = 0;
+		w->was_absent = true;
+	}
+	if (n <= w->n_partitions)
+		return;
+	list = rd_kafka_topic_partition_list_new(n);
+	for (int i = 0; i < n; i++)
+		rd_kafka_topic_partition_list_add(list, w->topic, i)->offset =
+			w->was_absent || w->n_partitions ? RD_KAFKA_OFFSET_BEGINNING : RD_KAFKA_OFFSET_END;
+	if (w->n_partitions && rd_kafka_assignment(w->rk, &old) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		(void)rd_kafka_position(w->rk, old); /* those we read go on where they are */
+		for (int i = 0; i < old->cnt; i++)
+			if (old->elems[i].partition < n)
+				list->elems[old->elems[i].partition].offset =
+					old->elems[i].offset >= 0 ? old->elems[i].offset : RD_KAFKA_OFFSET_END;
+		rd_kafka_topic_partition_list_destroy(old);
+	}
+	if (rd_kafka_assign(w->rk, list) == RD_KAFKA_RESP_ERR_NO_ERROR)
+		w->n_partitions = n;
+	rd_kafka_topic_partition_list_destroy(list);
+	pthread_mutex_lock(&w->lock);
+	w->kafka.partitions = w->n_partitions;
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* A partition's place is outside its log: say what that means and read on from where the log begins. */
+static void watch_gap(struct watch *w, const rd_kafka_message_t *m)
+{
+	int64_t lo = 0, hi = 0, at = m->offset;
+	rd_kafka_topic_partition_list_t *all = NULL, *pos;
+
+	if (rd_kafka_query_watermark_offsets(w->rk, w->topic, m->partition, &lo, &hi, WATCH_QUERY_MS) || rd_kafka_assignment(w->rk, &all))
+		return; /* the library is silent about the partition now; the next look at the topic finds it without a place */
+	pos = rd_kafka_topic_partition_list_copy(all);
+	(void)rd_kafka_position(w->rk, pos);
+	for (int i = 0; i < all->cnt; i++) {
+		bool this = all->elems[i].partition == m->partition;
+
+		if (this && at < 0 && pos->elems[i].offset >= 0)
+			at = pos->elems[i].offset;
+		all->elems[i].offset = this ? lo : pos->elems[i].offset >= 0 ? pos->elems[i].offset : RD_KAFKA_OFFSET_END;
+	}
+	(void)rd_kafka_assign(w->rk, all);
+	rd_kafka_topic_partition_list_destroy(pos);
+	rd_kafka_topic_partition_list_destroy(all);
+	if (at >= 0 && at < lo)
+		say(w, "partition %d of %.60s: %lld round records passed retention before they were read and are not in accept length; reading on at %lld",
+		    m->partition, w->topic, (long long)(lo - at), (long long)lo);
+	else
+		say(w, "partition %d of %.60s ends at %lld, we stood at %lld: the topic was made anew; read from its beginning", m->partition, w->topic,
+		    (long long)hi, (long long)at);
+	pthread_mutex_lock(&w->lock);
+	w->kafka.gaps++;
+	w->kafka.lost += at >= 0 && at < lo ? (uint64_t)(lo - at) : 0;
+	pthread_mutex_unlock(&w->lock);
+}
+
+static void watch_message(struct watch *w, const rd_kafka_message_t *m)
+{
+	struct round_record r;
+	struct errtext e;
+	int64_t ms;
+
+	if (m->err == RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET || m->err == RD_KAFKA_RESP_ERR_OFFSET_OUT_OF_RANGE)
+		watch_gap(w, m);
+	if (m->err)
+		return; /* the rest is tried again by the library */
+	answers(w);
+	ms = rd_kafka_message_timestamp(m, NULL);
+	if (round_decode(m->payload, m->len, &r, &e) == 0) {
+		watch_take(w, &r);
+		pthread_mutex_lock(&w->lock);
+	} else {
+		pthread_mutex_lock(&w->lock);
+		w->bad++;
+	}
+	w->kafka.seen_ms = ms > 0 ? ms : w->kafka.seen_ms;
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* What waits, as far as the library knows from its last fetches. */
+static void watch_measure(struct watch *w)
+{
+	rd_kafka_topic_partition_list_t *pos = NULL;
+	int64_t lag = 0, known = 0;
+
+	if (!w->n_partitions || rd_kafka_assignment(w->rk, &pos))
+		return;
+	(void)rd_kafka_position(w->rk, pos);
+	for (int i = 0; i < pos->cnt; i++) {
+		int64_t lo = -1, hi = -1;
+
+		if (rd_kafka_get_watermark_offsets(w->rk, w->topic, pos->elems[i].partition, &lo, &hi) || hi < 0)
+			continue;
+		known++;
+		if (pos->elems[i].offset >= 0 && hi > pos->elems[i].offset)
+			lag += hi - pos->elems[i].offset;
+	}
+	rd_kafka_topic_partition_list_destroy(pos);
+	pthread_mutex_lock(&w->lock);
+	w->kafka.lag = known ? lag : -1;
+	pthread_mutex_unlock(&w->lock);
+}
+
+static void *watch_run(void *arg)
+{
+	struct watch *w = arg;
+	int until_look = 0, polls = 0;
+
+	while (!atomic_load(&w->stop)) {
+		rd_kafka_message_t *m;
+
+		if (until_look-- <= 0) {
+			watch_assign(w);
+			until_look = (w->n_partitions ? 30000 : 1000) / WATCH_POLL_MS;
+		}
+		m = rd_kafka_consumer_poll(w->rk, WATCH_POLL_MS);
+		if (!m || ++polls % 256 == 0)
+			watch_measure(w);
+		if (!m)
+			continue;
+		until_look++; /* looks are paced by idle polls only */
+		watch_message(w, m);
+		rd_kafka_message_destroy(m);
+	}
+	return NULL;
+}
+
+/* ---- life ---- */
+
+static int watch_set(void *c, const char *key, const char *value, struct errtext *e)
+{
+	char why[160];
+
+	if (rd_kafka_conf_set(c, key, value, why, sizeof why) == RD_KAFKA_CONF_OK)
+		return 0;
+	return errtext_set(e, -EINVAL, "watch.conf: %.100s", why);
+}
+
+static void watch_silent(const rd_kafka_t *rk, int level, const char *fac, const char *text)
+{
+	(void)rk;
+	(void)level;
+	(void)fac;
+	(void)text; /* what matters comes through on_error */
+}
+
+rd_kafka_conf_t *watch_settings(const char *brokers, const char *conf, struct errtext *e)
+{
+	rd_kafka_conf_t *c = rd_kafka_conf_new();
+	int r = watch_set(c, "bootstrap.servers", brokers, e);
+
+	rd_kafka_conf_set_log_cb(c, watch_silent);
+	if (!r)
+		r = watch_set(c, "client.id", "redraftd", e);
+	if (!r)
+		r = kafka_settings(conf, "watch.conf", watch_set, c, e);
+	if (r) {
+		rd_kafka_conf_destroy(c);
+		return NULL;
+	}
+	return c;
+}
+
+int watch_connect(struct watch *w, struct errtext *e)
+{
+	static const char *const fixed[][2] = {
+		{"group.id", "redraftd-watch"}, /* named, never joined: we assign */
+		{"enable.auto.commit", "false"}, {"auto.offset.reset", "error"}, {"queued.max.messages.kbytes", "4096"},
+	};
+	rd_kafka_conf_t *c = watch_settings(w->brokers, w->conf, e);
+	char why[160];
+	int r = c ? 0 : -EINVAL;
+
+	for (size_t i = 0; !r && i < sizeof fixed / sizeof *fixed; i++)
+		r = watch_set(c, fixed[i][0], fixed[i][1], e);
+	if (!r) {
+		rd_kafka_conf_set_error_cb(c, on_error);
+		rd_kafka_conf_set_opaque(c, w);
+		w->rk = rd_kafka_new(RD_KAFKA_CONSUMER, c, why, sizeof why);
+		if (w->rk)
+			c = NULL; /* taken */
+		else
+			r = errtext_set(e, -EINVAL, "brokers: %.150s", why);
+	}
+	if (c)
+		rd_kafka_conf_destroy(c);
+	if (!r && rd_kafka_poll_set_consumer(w->rk)) /* so that on_error is called from our polls */
+		r = -EIO;
+	if (!r && pthread_create(&w->thread, NULL, watch_run, w) != 0)
+		r = -ENOMEM;
+	w->started = !r;
+	return r;
+}
+
+void watch_disconnect(struct watch *w)
+{
+	atomic_store(&w->stop, true);
+	if (w->started)
+		pthread_join(w->thread, NULL);
+	if (w->rk) {
+		(void)rd_kafka_consumer_close(w->rk);
+		rd_kafka_destroy(w->rk);
+	}
+}
