@@ -32,6 +32,8 @@ struct dev {
 	int n_threads;
 	enum dev_isa isa;  /* the path in use, never ISA_AUTO */
 	char error[128];   /* text of the last failure, for the caller's report */
+	void (*between)(void *arg); /* before each operation, on the caller's thread; may be NULL. For who shares the machine: it may sleep a little */
+	void *between_arg;
 	_Atomic uint64_t beats; /* operations begun: grows while the device computes, so that a watchdog sees it move */
 };
 

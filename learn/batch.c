@@ -33,6 +33,21 @@ int batcher_init(struct batcher *b, struct dev *d, const struct frozen *fz, bool
 	return 0;
 }
 
+void batcher_trim(struct batcher *b)
+{
+	free(b->ids);
+	free(b->t_ids);
+	free(b->y);
+	free(b->features);
+	free(b->t_p);
+	free(b->mask);
+	free(b->in_vocab);
+	b->ids = b->t_ids = b->y = NULL;
+	b->features = b->t_p = NULL;
+	b->mask = b->in_vocab = NULL;
+	b->cap = 0;
+}
+
 void batcher_done(struct batcher *b)
 {
 	if (b->d) {
@@ -41,14 +56,8 @@ void batcher_done(struct batcher *b)
 		b->d->ops->free(b->d, b->z);
 		b->d->ops->free(b->d, b->logits);
 	}
+	batcher_trim(b);
 	free(b->draft_of);
-	free(b->ids);
-	free(b->t_ids);
-	free(b->y);
-	free(b->features);
-	free(b->t_p);
-	free(b->mask);
-	free(b->in_vocab);
 	memset(b, 0, sizeof *b);
 }
 

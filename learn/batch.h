@@ -35,6 +35,7 @@ struct batcher {
 };
 
 int MUSTCHECK batcher_init(struct batcher *b, struct dev *d, const struct frozen *fz, bool prompt_rows, struct errtext *e);
+void batcher_trim(struct batcher *b); /* the batch's memory goes back; the next one takes what it needs */
 void batcher_done(struct batcher *b); /* safe on a zeroed struct */
 /* The draft's vocabulary (offsets as in the file); again after each change. */
 int MUSTCHECK batcher_set_vocab(struct batcher *b, const int64_t *d2t, int V_d);

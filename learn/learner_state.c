@@ -131,6 +131,8 @@ int learner_set_config(struct learner *l, const char *text, struct errtext *e)
 	if (before.pool_bytes != l->o.pool_bytes || before.segment_bytes != l->o.segment_bytes)
 		pool_set_sizes(l->pool, l->o.segment_bytes, l->o.pool_bytes);
 	l->batcher.prompt_rows = l->o.prompt_rows;
+	if (l->o.max_rows < before.max_rows)
+		batcher_trim(&l->batcher);
 	if (!l->t)
 		return 0;
 	size_t n = l->o.kind->n_params(l->t), m = l->o.kind->n_state(l->t);

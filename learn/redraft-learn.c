@@ -13,6 +13,7 @@
  * config or input, 3 nobody answers.
  */
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +32,10 @@
 #include "learn/control.h"
 
 struct conf {
-	char *store, *state_dir, *run_dir, *daemon_socket, *brokers, *source_conf, *topic, *target_fp, *follow_journal, *vocab_from;
-	int log_level, optimizer;
+	char *store, *state_dir, *run_dir, *daemon_socket, *serve_socket, *brokers, *source_conf, *topic, *target_fp, *follow_journal, *vocab_from;
+	int log_level, optimizer, policy;
+	int64_t memory_mb, flat_after, max_age_h;
+	double tpot_ms, tpot_ratio, least, flat_gain;
 	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
 	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, follow_print, init_wait_s;
 	int64_t tenant_window, request_rows;
@@ -46,12 +49,21 @@ static const struct conf_entry entries[] = {
 	{"state_dir", CONF_STRING, AT(state_dir), "/var/lib/redraft/learn", 0, 0, NULL, false, "", "checkpoints, journal and replay pool"},
 	{"run_dir", CONF_STRING, AT(run_dir), "/run/redraft/learn", 0, 0, NULL, false, "", "folder of the control sockets"},
 	{"daemon_socket", CONF_STRING, AT(daemon_socket), "/run/redraft/daemon/control.sock", 0, 0, NULL, false, "", "redraftd's control socket"},
+	{"serve_socket", CONF_STRING, AT(serve_socket), "/run/redraft/serve/status.sock", 0, 0, NULL, false, "", "redraft-serve's status socket, for slo.*; empty = it is not asked"},
 	{"brokers", CONF_STRING, AT(brokers), "", 0, 0, NULL, false, "", "Kafka bootstrap servers; empty = train from what is in the pool"},
 	{"source.conf", CONF_STRING, AT(source_conf), "", 0, 0, NULL, false, "", "more librdkafka settings, k=v,k=v"},
 	{"topic", CONF_STRING, AT(topic), "redraft.traces", 0, 0, NULL, false, "", "topic of the trace records"},
 	{"target_fp", CONF_STRING, AT(target_fp), "", 0, 0, NULL, false, "", "fingerprint of the target; empty = the only one in store/frozen"},
 	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness of the compute threads"},
+	{"cpu.policy", CONF_ENUM, AT(policy), "batch", 0, 0, "other|batch|idle", false, "", "scheduling of the compute threads; idle: only what nobody else wants"},
+	{"slo.tpot_p95_ms", CONF_REAL, AT(tpot_ms), "0", 0, 1e6, NULL, true, "ms", "serving's P95 time per token beyond which learning is stretched, then paused; 0 = none"},
+	{"slo.tpot_ratio", CONF_REAL, AT(tpot_ratio), "0", 0, 100, NULL, true, "", "the same, in times of what it is while nothing is learned; 0 = none"},
+	{"pace.least", CONF_REAL, AT(least), "0.05", 0.001, 1, NULL, true, "", "share of the time that is computed at least, while not paused"},
+	{"pace.memory_mb", CONF_INT, AT(memory_mb), "0", 0, 1e9, NULL, true, "MiB", "past this much memory steps get smaller, and in the end wait; 0 = no ceiling"},
+	{"pace.flat_after", CONF_INT, AT(flat_after), "4", 0, 1000, NULL, true, "", "candidates in a row without a gain before learning sleeps, until drift or a while later; 0 = never"},
+	{"pace.flat_gain", CONF_REAL, AT(flat_gain), "0.005", 0, 1, NULL, true, "", "gain of accept length over the live version below which there is none"},
+	{"pool.max_age_h", CONF_INT, AT(max_age_h), "0", 0, 1e6, NULL, true, "h", "records older than that are erased from the pool; 0 = only its size counts"},
 	{"seed", CONF_INT, AT(seed), "1", 0, 9007199254740991.0, NULL, false, "", "seed of every random choice"},
 	{"log_level", CONF_ENUM, AT(log_level), "info", 0, 0, "error|warn|info|debug", true, "", "what is logged"},
 	{"train.ttt_steps", CONF_INT, AT(ttt_steps), "7", 1, TTT_MAX_STEPS, NULL, false, "steps", "unrolled steps of training-time test"},
@@ -237,8 +249,11 @@ static void on_exit_of_worker(void *arg, int code, const char *message)
 
 static void pace_of(const struct conf *c, struct worker_pace *ret)
 {
-	*ret = (struct worker_pace){.publish_us = (uint64_t)c->publish_s * 1000000, .checkpoint_us = (uint64_t)c->checkpoint_s * 1000000,
-				    .publish_min_steps = c->min_steps, .gate_k = (int)c->gate_k};
+	uint64_t publish_us = (uint64_t)c->publish_s * 1000000;
+	*ret = (struct worker_pace){.publish_us = publish_us, .checkpoint_us = (uint64_t)c->checkpoint_s * 1000000,
+				    .publish_min_steps = c->min_steps, .gate_k = (int)c->gate_k, .max_age_us = (uint64_t)c->max_age_h * 3600000000u,
+				    .governor = {.tpot_p95_ms = c->tpot_ms, .tpot_ratio = c->tpot_ratio, .least = c->least, .memory_bytes = (uint64_t)c->memory_mb << 20,
+						 .max_rows = (int)c->max_rows, .flat_after = (int)c->flat_after, .flat_gain = c->flat_gain, .nap_us = 2 * publish_us}};
 }
 
 /* What is trained is in the journal and stays; only when things are done may change under way. */
@@ -298,7 +313,8 @@ static void on_status(void *arg, char *ret, size_t size)
 static int run(struct conf *c, const struct frozen *fz, int argc, char **argv)
 {
 	struct worker_options o = {
-		.threads = n_threads(c), .nice = (int)c->nice, .daemon_socket = c->daemon_socket,
+		.threads = n_threads(c), .nice = (int)c->nice, .policy = c->policy == 0 ? SCHED_OTHER : c->policy == 1 ? SCHED_BATCH : SCHED_IDLE,
+		.serve_socket = c->serve_socket, .daemon_socket = c->daemon_socket,
 		.follow = *c->follow_journal ? c->follow_journal : NULL, .follow_print = (int)c->follow_print,
 	};
 	struct process p = {.reload = {.program = &program, .argc = argc, .argv = argv, .max_pos = 1, .conf = c, .apply = apply, .arg = &p}};

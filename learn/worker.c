@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,6 +111,21 @@ static int entry(struct worker *w, enum journal_kind kind, const struct command 
 	return learner_do(w->l, &x, e);
 }
 
+/* What the candidate gains, over the pairs: for the pace, once its verdict comes. */
+static void note_gain(struct worker *w, const struct command *c, json_t *reply)
+{
+	json_t *pairs = json_object_get(reply, "pairs"), *x;
+	double sum = 0, rounds = 0;
+	size_t i;
+	json_array_foreach(pairs, i, x) {
+		double n = json_number_value(json_object_get(x, "rounds"));
+		sum += n * (json_number_value(json_object_get(x, "candidate_al")) - json_number_value(json_object_get(x, "live_al")));
+		rounds += n;
+	}
+	w->judged.version = c->live && rounds > 0 ? c->version : 0; /* against no draft at all there is always something to gain */
+	w->judged.gain = rounds > 0 ? sum / rounds : 0;
+}
+
 static int do_evaluate(struct worker *w, const struct command *c, struct errtext *e)
 {
 	json_t *reply = NULL;
@@ -123,6 +139,7 @@ static int do_evaluate(struct worker *w, const struct command *c, struct errtext
 	else if (r)
 		return errtext_set(e, r, "evaluate: %s", *why.text ? why.text : strerror(-r));
 	else {
+		note_gain(w, c, reply);
 		log_info("evaluated version %u against %u on %d requests in %" PRIu64 " ms", c->version, c->live,
 			 (int)json_array_size(json_object_get(reply, "pairs")), (clock_us() - t0) / 1000);
 		worker_answer(w, c, reply, NULL, NULL);
@@ -180,12 +197,18 @@ static int obey(struct worker *w, const struct command *c, struct errtext *e)
 		r = entry(w, J_VERDICT, c, 0, e);
 		if (!r)
 			log_info("version %u: %s; held-out runs are free for training", c->version, c->text);
+		if (!r && w->judged.version && w->judged.version == c->version)
+			pace_judged(w->pace, w->judged.gain);
+		w->judged.version = 0;
 		break;
 	case CMD_DRIFT:
 		r = entry(w, J_DRIFT, c, c->k, e);
+		pace_drift(w->pace, c->k);
 		break;
 	case CMD_PACE:
 		w->o.pace = c->pace;
+		w->expire_at = 0;
+		pace_set(w->pace, &c->pace.governor);
 		break;
 	case CMD_PAUSE:
 	case CMD_RESUME:
@@ -234,12 +257,12 @@ json_t *worker_describe(struct worker *w)
 	json_t *steps = json_pack("{s:I,s:I,s:I,s:I}", "bad", (json_int_t)n->steps_bad, "spikes", (json_int_t)n->steps_spike, "empty", (json_int_t)n->steps_empty,
 				  "inexact_resumes", (json_int_t)n->inexact);
 	(void)json_object_update_new(pool, left_out(n));
-	return json_pack("{s:s,s:i,s:I,s:I,s:I,s:o,s:o,s:f,s:I,s:b,s:o,s:o,s:i,s:o,s:I,s:o,s:{s:s,s:I,s:s}}", "target_fp", l->fz->target_fp, "pid",
+	return json_pack("{s:s,s:i,s:I,s:I,s:I,s:o,s:o,s:f,s:I,s:b,s:o,s:o,s:i,s:o,s:I,s:o,s:{s:s,s:I,s:s},s:o}", "target_fp", l->fz->target_fp, "pid",
 			 (int)getpid(), "uptime_s", (json_int_t)((clock_us() - w->started) / 1000000), "step", (json_int_t)l->step, "trained_tokens",
 			 (json_int_t)n->trained_tokens, "loss", real_or_null(l->loss_mean, some), "accuracy", real_or_null(l->acc_mean, some), "lr",
 			 (double)l->o.train.lr, "base_version", (json_int_t)l->base, "paused", l->paused, "records", records, "pool", pool, "held_out",
 			 learner_count(l, RUN_HELD_OUT), "cut", learner_cut(l), "drift", (json_int_t)l->drift, "steps", steps, "pending", "name",
-			 l->pending.name, "version", (json_int_t)l->pending.version, "publish_error", l->publish_error);
+			 l->pending.name, "version", (json_int_t)l->pending.version, "publish_error", l->publish_error, "pace", pace_status(w->pace));
 }
 
 static void refresh_status(struct worker *w, bool force)
@@ -300,6 +323,20 @@ static int begin_if_none(struct worker *w, struct errtext *e)
 	return 0;
 }
 
+/* Rows of a step as the pace allows them: an option like any other, so it is journalled. */
+static int fit_memory(struct worker *w, struct errtext *e)
+{
+	int rows = pace_rows(w->pace);
+	struct learner_options o = w->l->o;
+	struct journal_entry x = {.kind = J_CONFIG};
+	if (rows == o.max_rows)
+		return 0;
+	log_info("steps of %d rows from now on, instead of %d", rows, o.max_rows);
+	o.max_rows = rows;
+	int r = learner_print_config(&o, x.text, sizeof x.text);
+	return r ? r : learner_do(w->l, &x, e);
+}
+
 static int one_pass(struct worker *w, struct errtext *e)
 {
 	struct command c;
@@ -314,10 +351,15 @@ static int one_pass(struct worker *w, struct errtext *e)
 		r = learner_consume(w->l, TAKE_MAX, &taken, e);
 	if (!r)
 		r = begin_if_none(w, e);
-	bool can = !r && learner_can_step(w->l);
+	if (!r)
+		r = fit_memory(w, e);
+	bool can = !r && learner_can_step(w->l) && pace_may_step(w->pace);
 	refresh_status(w, false); /* a step may take seconds */
-	if (can)
+	if (can) {
+		pace_stretch(w->pace, true);
 		r = learner_step(w->l, e);
+		pace_stretch(w->pace, false);
+	}
 	if (can && !r && w->l->step % 50 == 0)
 		log_info("step %" PRId64 ": loss %.4f, accuracy %.3f, %" PRId64 " tokens trained", w->l->step, w->l->loss_mean, w->l->acc_mean, w->l->n.trained_tokens);
 	if (!r)
@@ -354,10 +396,13 @@ static int follow(struct worker *w, struct errtext *e)
 
 static int run(struct worker *w, struct errtext *e)
 {
+	if (w->o.policy != SCHED_OTHER && sched_setscheduler(0, w->o.policy, &(struct sched_param){0}))
+		log_warn("cpu.policy: %s; going on as any other process", strerror(errno));
 	(void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), w->o.nice); /* before the pool's threads: they inherit it */
 	int r = dev_cpu_new(w->o.threads, ISA_AUTO, &w->d);
 	if (r)
 		return errtext_set(e, r, "threads: %s", strerror(-r));
+	pace_attach(w->pace, w->d);
 	atomic_store(&w->counted, w->d);
 	r = learner_open(&w->o.learner, w->d, w->src, w->fz, &w->l, e);
 	if (r == LEARNER_E_INEXACT)
@@ -370,6 +415,7 @@ static int run(struct worker *w, struct errtext *e)
 		return follow(w, e);
 	w->published_at = w->checkpointed_at = clock_us();
 	w->checkpointed_step = w->l->step;
+	pace_drift(w->pace, (int)w->l->drift);
 	log_info("at step %" PRId64 ", %" PRIu64 " records, base version %u", w->l->step, w->l->n.records, w->l->base);
 	refresh_status(w, true);
 	for (r = 0; !r && !w->stop;)
@@ -423,10 +469,13 @@ int worker_start(const struct worker_options *o, struct loop *loop, struct sourc
 	pthread_condattr_setclock(&ca, CLOCK_MONOTONIC);
 	pthread_cond_init(&w->wake, &ca);
 	pthread_condattr_destroy(&ca);
-	int r = pthread_create(&w->thread, NULL, thread_main, w);
+	int r = pace_new(loop, o->serve_socket ? o->serve_socket : "", o->ask_us ? o->ask_us : 1000000, &o->pace.governor, &w->pace);
+	if (!r)
+		r = -pthread_create(&w->thread, NULL, thread_main, w);
 	if (r) {
+		pace_free(w->pace);
 		free(w);
-		return -r;
+		return r;
 	}
 	*ret = w;
 	return 0;
@@ -442,6 +491,7 @@ struct worker *worker_stop(struct worker *w)
 	pthread_mutex_unlock(&w->lock);
 	pthread_join(w->thread, NULL);
 	learner_close(w->l);
+	pace_free(w->pace);
 	if (w->src)
 		w->src->free(w->src);
 	dev_free(w->d);

@@ -5,6 +5,7 @@
  * journal like everything else. Answers come on the loop's thread.
  */
 #pragma once
+#include "learn/governor.h"
 #include "learn/learner.h"
 
 struct loop;
@@ -14,11 +15,16 @@ struct worker_pace {
 	uint64_t publish_us, checkpoint_us;
 	int64_t publish_min_steps;
 	int gate_k;
+	uint64_t max_age_us; /* of records in the pool; 0 = any */
+	struct governor_options governor; /* max_rows as the learner's */
 };
 
 struct worker_options {
 	struct learner_options learner;
 	int threads, nice;
+	int policy;                /* SCHED_OTHER, SCHED_BATCH, SCHED_IDLE */
+	const char *serve_socket;  /* serving's status socket, for the pace; "" = nobody is asked */
+	uint64_t ask_us;           /* how often */
 	struct worker_pace pace;
 	const char *daemon_socket; /* whom to Submit to */
 	const char *follow;        /* repeat this journal and stop */

@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
@@ -187,6 +188,27 @@ int worker_publish_now(struct worker *w, const struct command *c, struct errtext
 	return publish(w, e);
 }
 
+enum { EXPIRE_EVERY = 24 }; /* looks for what is past its age, an age */
+
+/* Records past their age go, from the index, the checkpoints and the disk. At the start too. */
+static int expire(struct worker *w, struct errtext *e)
+{
+	uint64_t now = clock_us(), age = w->o.pace.max_age_us;
+	int64_t before = (int64_t)time(NULL) - (int64_t)(age / 1000000), oldest;
+	if (!age || now < w->expire_at)
+		return 0;
+	w->expire_at = now + (age / EXPIRE_EVERY > 1000000 ? age / EXPIRE_EVERY : 1000000);
+	int r = pool_oldest(w->l->pool, &oldest);
+	if (r)
+		return errtext_set(e, r, "pool: %s", strerror(-r));
+	if (oldest >= before)
+		return 0;
+	r = learner_expire(w->l, before, e);
+	if (!r)
+		log_info("records older than %" PRIu64 " h are gone from the pool", age / 3600000000);
+	return r;
+}
+
 int worker_due(struct worker *w, struct errtext *e)
 {
 	struct learner *l = w->l;
@@ -195,6 +217,8 @@ int worker_due(struct worker *w, struct errtext *e)
 	bool way = true;
 	if (*l->pending.name && !l->pending.version)
 		r = submit(w, e);
+	if (!r)
+		r = expire(w, e);
 	if (!r && l->t && !l->paused && now - w->published_at >= publish_after(w) && l->step - l->published_step >= w->o.pace.publish_min_steps) {
 		r = make_way(w, &way, e);
 		if (!r && way)

@@ -494,8 +494,8 @@ static void on_status(void *ctx, struct rpc_call *call, json_t *p)
 		json_object_set_new(j, "cut", live_cut(c));
 		json_object_set_new(j, "records", records_json(c));
 		json_object_set_new(j, "tokens", tokens_json(&s));
-		json_object_set_new(j, "latency", json_pack("{s:f,s:f,s:f}", "round_ms_p50", s.round_ms_p50, "round_ms_p95", s.round_ms_p95,
-							    "max_gap_ms", s.max_gap_ms));
+		json_object_set_new(j, "latency", json_pack("{s:f,s:f,s:f,s:f}", "round_ms_p50", s.round_ms_p50, "round_ms_p95", s.round_ms_p95,
+							    "recent_ms_p95", s.recent_ms_p95, "max_gap_ms", s.max_gap_ms));
 	}
 	rpc_reply(call, j);
 }

@@ -251,7 +251,8 @@ static int by_value(const void *a, const void *b)
 
 void engine_status(struct engine *g, struct engine_status *ret)
 {
-	float ms[ENGINE_RING];
+	enum { RECENT = 128 };
+	float ms[ENGINE_RING], recent[RECENT] = {0};
 	pthread_mutex_lock(&g->lock);
 	struct engine_status s = g->pub;
 	s.running = g->n_active;
@@ -266,6 +267,9 @@ void engine_status(struct engine *g, struct engine_status *ret)
 	}
 	unsigned n = g->ring_n < ENGINE_RING ? g->ring_n : ENGINE_RING;
 	memcpy(ms, g->ring_ms, n * sizeof *ms);
+	unsigned n_recent = n < RECENT ? n : RECENT;
+	for (unsigned i = 0; i < n_recent; i++)
+		recent[i] = g->ring_ms[(g->ring_n - 1 - i) % ENGINE_RING];
 	s.max_gap_ms = 0;
 	for (unsigned i = 0; i < n; i++)
 		s.max_gap_ms = g->ring_gap[i] > s.max_gap_ms ? (double)g->ring_gap[i] : s.max_gap_ms;
@@ -274,5 +278,7 @@ void engine_status(struct engine *g, struct engine_status *ret)
 	qsort(ms, n, sizeof *ms, by_value);
 	s.round_ms_p50 = n ? (double)ms[n / 2] : 0;
 	s.round_ms_p95 = n ? (double)ms[n * 95 / 100] : 0;
+	qsort(recent, n_recent, sizeof *recent, by_value);
+	s.recent_ms_p95 = n_recent ? (double)recent[n_recent * 95 / 100] : 0;
 	*ret = s;
 }

@@ -61,6 +61,8 @@ int cpu_threads_for(const struct dev *d, double work)
 
 void cpu_run(struct dev *d, double work, void (*fn)(void *ctx, int t, int n), void *ctx)
 {
+	if (d->between)
+		d->between(d->between_arg);
 	/* One thread calls a dev at a time: no read-modify-write is needed. */
 	atomic_store_explicit(&d->beats, atomic_load_explicit(&d->beats, memory_order_relaxed) + 1, memory_order_relaxed);
 	pool_run(cpu_of(d)->pool, cpu_threads_for(d, work), fn, ctx);
