@@ -63,6 +63,12 @@ struct comm_group {
 	int rank[COMM_MAX_RANKS];
 };
 
+/* Is r such a failure? Then no further step can be taken. */
+static inline bool comm_lost(int r)
+{
+	return r == -ECONNABORTED || r == -ECANCELED || r == -ETIMEDOUT;
+}
+
 struct comm *comm_self(void); /* one for the process; never freed */
 int MUSTCHECK comm_threads_new(int n, struct comm **ret /* [n], one for each thread */);
 /* What the launcher started us as: mpi under mpirun, else self. -EINVAL with e: no redraft-mpi.so, or it does not load. */

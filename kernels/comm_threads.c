@@ -1,6 +1,6 @@
 /* Ranks as threads of one process (kernels/comm.h): for tests, under sanitizers too.
  *
- * One lock, one condition. A message is a pointer into the sender's memory that
+ * One lock, a condition for each rank. A message is a pointer into the sender's memory that
  * waits in the mailbox of its pair of ranks; the receiver copies and counts it
  * off, and the sender's wait ends when all of its messages are counted off.
  */
@@ -25,7 +25,7 @@ struct box { /* a ring: head..tail */
 
 struct shared {
 	pthread_mutex_t lock;
-	pthread_cond_t moved;
+	pthread_cond_t *moved; /* [n] something came for this rank, or all it sent was taken */
 	int n, holders;
 	bool aborted;
 	char why[192];
@@ -63,9 +63,9 @@ static int threads_post(struct comm *c, const struct comm_out *out, int n_out, c
 		else {
 			b->mail[b->tail++ % BOX] = (struct mail){out[i].p, out[i].bytes};
 			s->unread[c->rank]++;
+			(void)pthread_cond_signal(&s->moved[out[i].peer]);
 		}
 	}
-	(void)pthread_cond_broadcast(&s->moved);
 	(void)pthread_mutex_unlock(&s->lock);
 	return r;
 }
@@ -87,7 +87,7 @@ static int take(struct comm *c, struct rank *k, int *done)
 		b->head++;
 		++*done;
 		if (--s->unread[in->peer] == 0)
-			(void)pthread_cond_broadcast(&s->moved);
+			(void)pthread_cond_signal(&s->moved[in->peer]);
 	}
 	return 0;
 }
@@ -114,7 +114,7 @@ static int threads_wait(struct comm *c)
 		slice.tv_nsec += 20000000;
 		slice.tv_sec += slice.tv_nsec / 1000000000;
 		slice.tv_nsec %= 1000000000;
-		(void)pthread_cond_timedwait(&s->moved, &s->lock, &slice);
+		(void)pthread_cond_timedwait(&s->moved[c->rank], &s->lock, &slice);
 	}
 	(void)pthread_mutex_unlock(&s->lock);
 	return r;
@@ -127,8 +127,19 @@ static void threads_abort(struct comm *c)
 	if (!s->aborted)
 		memcpy(s->why, c->error, sizeof s->why);
 	s->aborted = true;
-	(void)pthread_cond_broadcast(&s->moved);
+	for (int i = 0; i < s->n; i++)
+		(void)pthread_cond_signal(&s->moved[i]);
 	(void)pthread_mutex_unlock(&s->lock);
+}
+
+static void shared_free(struct shared *s)
+{
+	if (!s)
+		return;
+	free(s->moved);
+	free(s->unread);
+	free(s->box);
+	free(s);
 }
 
 static void shared_drop(struct shared *s)
@@ -138,11 +149,10 @@ static void shared_drop(struct shared *s)
 	(void)pthread_mutex_unlock(&s->lock);
 	if (left)
 		return;
-	(void)pthread_cond_destroy(&s->moved);
+	for (int i = 0; i < s->n; i++)
+		(void)pthread_cond_destroy(&s->moved[i]);
 	(void)pthread_mutex_destroy(&s->lock);
-	free(s->unread);
-	free(s->box);
-	free(s);
+	shared_free(s);
 }
 
 static void threads_free(struct comm *c)
@@ -168,25 +178,22 @@ int comm_threads_new(int n, struct comm **ret)
 	int made = 0;
 	if (s) {
 		s->n = n;
+		s->moved = calloc((size_t)n, sizeof *s->moved);
 		s->unread = calloc((size_t)n, sizeof *s->unread);
 		s->box = calloc((size_t)n * (size_t)n, sizeof *s->box);
 	}
 	while (made < n && (k[made] = calloc(1, sizeof **k)))
 		made++;
-	if (!s || !s->unread || !s->box || made < n) {
+	if (!s || !s->moved || !s->unread || !s->box || made < n) {
 		for (int i = 0; i < made; i++)
 			free(k[i]);
-		if (s) {
-			free(s->unread);
-			free(s->box);
-		}
-		free(s);
+		shared_free(s);
 		return -ENOMEM;
 	}
 	(void)pthread_mutex_init(&s->lock, NULL);
-	(void)pthread_cond_init(&s->moved, NULL);
 	s->holders = n;
 	for (int i = 0; i < n; i++) {
+		(void)pthread_cond_init(&s->moved[i], NULL);
 		k[i]->s = s;
 		k[i]->comm = (struct comm){.ops = &threads_ops, .impl = k[i], .rank = i, .size = n};
 		ret[i] = &k[i]->comm;

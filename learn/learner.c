@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "daemon/base/sha.h"
+#include "kernels/comm.h"
 #include "learn/init.h"
 #include "learn/keep.h"
 
@@ -168,7 +169,7 @@ static int train(struct learner *l, struct run *r, int row0, int n)
 		k = l->o.kind->step(l->t, &b, &res);
 	joined_done(&j);
 	res.loss *= per_row;
-	if (k == -ENOMEM)
+	if (k == -ENOMEM || comm_lost(k))
 		return k;
 	if (k == 1 && isfinite(res.loss) && isfinite(res.grad_norm)) { /* far off, yet a number: this step is left out, the run is not */
 		l->n.steps_spike++;

@@ -21,6 +21,7 @@ enum loss_kind {
 #define LOSS_NAMES "kl|reverse-kl|tv|ce|lk-alpha|lk-lambda" /* as options spell them, in enum order */
 enum optimizer_kind { OPT_ADAMW, OPT_MUON /* on the matrices; AdamW on head and norms */ };
 
+struct comm;
 struct train_options {
 	int ttt_steps;      /* 7 */
 	real decay;         /* 0.8 */
@@ -30,6 +31,8 @@ struct train_options {
 	real muon_momentum; /* 0.95 */
 	int muon_iters;     /* Newton-Schulz rounds a step: 5, or 3 for less work */
 	int64_t warmup_steps, total_steps; /* total 0 = constant after warm-up */
+	struct comm *ranks; /* that share each sequence (learn/crew.h); this is rank 0, or told by it. NULL: this process alone */
+	int ulysses;        /* of the ranks, so many swap rows for heads; the rest is ring (learn/seqpar.h). 0 = 1 */
 };
 
 /* One training run of n rows (one request or several packed). Host arrays. */
@@ -65,7 +68,7 @@ struct trainer_kind {
 	void (*params_changed)(struct trainer *t);
 	const real *(*grads)(struct trainer *t); /* of the last forward_backward */
 	void (*init_random)(struct trainer *t, uint64_t seed); /* trunc-normal-ish 0.02, norms 1 */
-	/* loss and gradients, no update */
+	/* loss and gradients, no update. b NULL: rank 0 has the batch. Once a rank is gone (comm_lost) every call fails. */
 	int (*forward_backward)(struct trainer *t, const struct train_batch *b, struct train_result *ret);
 	/* forward_backward + clip + optimizer. 1: non-finite or above loss_max, nothing changed (counted by the caller). */
 	int (*step)(struct trainer *t, const struct train_batch *b, struct train_result *ret);

@@ -13,9 +13,13 @@
  * The token half of step k at row t is norm(embed[x_{t+1+k}]): a function of t+k
  * alone. So its product with the token half of q/k/v is taken once (ew) and read
  * shifted by k rows at step k; backward gathers the same way (dew).
+ *
+ * A sequence may be shared by ranks (learn/seqpar.h). n is then this rank's rows, and
+ * attention works on A rows of Qa = Q/U and KVa = KV/U columns: those of its group, for its
+ * share of the heads. With one rank A = n, Qa = Q, KVa = KV and the arrays are the same ones.
  */
 #pragma once
-#include "learn/trainer.h"
+#include "learn/seqpar.h"
 
 /* pass a failure of an op up unchanged */
 #define TRY(x)                            \
@@ -36,11 +40,12 @@ void draft_layout_init(const struct eagle3_config *c, struct draft_layout *ret);
 /* What one step keeps for its backward pass. */
 struct ttt_step {
 	real *g;             /* [n_k,H] feature that went in: fc(f) at k = 0, else the step before's h2 */
-	real *q, *k, *v;     /* [n_k,Q] [n_k,KV] [n_k,KV], RoPE applied */
-	real *attn, *lse;    /* [n_k,Q] [n_k,n_head] */
+	real *q, *k, *v;     /* [A_k,Qa] [A_k,KVa] [A_k,KVa], RoPE applied */
+	real *attn;          /* [n_k,Q] */
+	real *lse;           /* [A_k,Qa/hd] */
 	real *h1;            /* [n_k,H] after attention */
 	real *gu;            /* [n_k,2I] gate and up before SiLU */
-	real *dk, *dv;       /* [n_k,KV] backward only */
+	real *dk, *dv;       /* [A_k,KVa] backward only */
 };
 
 enum ttt_mode {
@@ -58,10 +63,11 @@ struct ttt {
 	real *dw;                  /* flat gradients; NULL in TTT_FORWARD */
 	real *inv_freq, mscale;    /* [hd/2] */
 	int head_chunk;            /* rows of logits at a time */
+	struct seqpar *sp;         /* owned; NULL in TTT_FORWARD, which is never shared */
 
 	/* one allocation for the activations, cut for cap_rows x cap_steps */
 	enum ttt_mode mode;
-	int cap_rows, cap_steps, n, n_steps;
+	int cap_rows, cap_att, cap_steps, n, n_steps;
 	real *arena;
 	struct ttt_step step[TTT_MAX_STEPS + 1]; /* [n_steps].g is the last feedback */
 	real *f;         /* [n,3H_t] */
@@ -73,7 +79,9 @@ struct ttt {
 	real *act, *dact;/* [n,I] */
 	real *dgu;       /* [n,2I] */
 	real *dh;        /* [n,H] gradient of the residual stream, walks from the last step to fc */
-	real *dq, *dattn;/* [n,Q] */
+	real *dq;        /* [A,Qa] */
+	real *dattn;     /* [n,Q] */
+	real *mix, *dmix;/* [A,Qa] attn and dattn as attention has them; NULL with one rank, where they are the same */
 	real *dhead;     /* [n+1,H] head's gradient of its gathered rows; the last row stays 0 */
 	real *hrows, *hnorm, *dhnorm; /* [head_chunk,H] */
 	real *hrstd;     /* [head_chunk] */
@@ -100,6 +108,14 @@ static inline int ttt_width_kv(const struct ttt *t)
 {
 	return t->c.n_kv * t->c.hd;
 }
+static inline int ttt_att_q(const struct ttt *t)
+{
+	return t->sp ? t->sp->q_heads * t->c.hd : ttt_width_q(t);
+}
+static inline int ttt_att_kv(const struct ttt *t)
+{
+	return t->sp ? t->sp->kv_heads * t->c.hd : ttt_width_kv(t);
+}
 static inline int ttt_width_qkv(const struct ttt *t)
 {
 	return ttt_width_q(t) + 2 * ttt_width_kv(t);
@@ -109,9 +125,11 @@ static inline int ttt_width_qkv(const struct ttt *t)
 int MUSTCHECK ttt_new(struct dev *d, const struct eagle3_config *c, const int64_t *d2t, const uint16_t *embedding, enum ttt_mode mode,
 		      struct ttt **ret, struct errtext *e);
 struct ttt *ttt_free(struct ttt *t);
-/* Room for n rows and n_steps steps; keeps what is there when it is enough. */
+/* Share sequences with the ranks of c, U of them by Ulysses; before the first batch. */
+int MUSTCHECK ttt_set_ranks(struct ttt *t, struct comm *c, int ulysses, struct errtext *e);
+/* Room for n rows (and the plan's rows of attention) and n_steps steps; keeps what is there when it is enough. */
 int MUSTCHECK ttt_reserve(struct ttt *t, int n, int n_steps);
-int MUSTCHECK ttt_zero(struct ttt *t, real *p, size_t n);
+int MUSTCHECK ttt_zero(const struct ttt *t, real *p, size_t n);
 
 /* ttt_forward.c */
 /* Features and embedded tokens in, step 0's feature and the shared token half out.
@@ -124,6 +142,8 @@ int MUSTCHECK ttt_project(struct ttt *t, int k, const real *g, const uint32_t *r
 int MUSTCHECK ttt_block(struct ttt *t, const real *g, const real *attn, real *h1, real *gu, real *h2, int m);
 /* Keys and values of steps 0..k as the attention ops take them. */
 void ttt_kv_of(const struct ttt *t, int k, struct ttt_kv *ret);
+/* Keys, values and queries out of qkv into what attention reads, and its rows of step k done: s->attn. (TTT_TRAIN) */
+int MUSTCHECK ttt_attend(struct ttt *t, int k);
 /* All steps of a batch (TTT_TRAIN). */
 int MUSTCHECK ttt_forward(struct ttt *t, const uint32_t *pos, const uint32_t *seg);
 /* Logits [m,V_d] of step k at m rows (at most head_chunk; rows NULL: the first m), into t->logits. */

@@ -7,19 +7,18 @@
  * projection is taken then. The token half's gradient gathers in dew over all
  * steps and is projected once at the end.
  */
-#include <math.h>
 #include "learn/ttt.h"
 
 static int zero_gradients(struct ttt *t)
 {
-	size_t n = (size_t)t->n, H = (size_t)t->c.H;
+	size_t n = (size_t)t->n, att = (size_t)seqpar_att(t->sp, 0), H = (size_t)t->c.H;
 	TRY(ttt_zero(t, t->dw, t->lay.total));
 	TRY(ttt_zero(t, t->dh, n * H));
 	TRY(ttt_zero(t, t->dew, n * (size_t)ttt_width_qkv(t)));
 	TRY(ttt_zero(t, t->dhead + (size_t)t->cap_rows * H, H));
 	for (int k = 0; k < t->n_steps; k++) {
-		TRY(ttt_zero(t, t->step[k].dk, n * (size_t)ttt_width_kv(t)));
-		TRY(ttt_zero(t, t->step[k].dv, n * (size_t)ttt_width_kv(t)));
+		TRY(ttt_zero(t, t->step[k].dk, att * (size_t)ttt_att_kv(t)));
+		TRY(ttt_zero(t, t->step[k].dv, att * (size_t)ttt_att_kv(t)));
 	}
 	return 0;
 }
@@ -44,21 +43,23 @@ static int mlp_backward(struct ttt *t, const struct ttt_step *s, int m)
 }
 
 /* From dL/dh1 to this step's dL/dqkv (before RoPE) in t->qkv. */
-static int attention_backward(struct ttt *t, int k, const struct ttt_step *s, const uint32_t *pos, const uint32_t *seg, int m)
+static int attention_backward(struct ttt *t, int k, const struct ttt_step *s, const uint32_t *pos, int m)
 {
 	const struct ops *o = t->d->ops;
 	const struct eagle3_config *c = &t->c;
 	int H = c->H, Q = ttt_width_q(t), KV = ttt_width_kv(t), QKV = ttt_width_qkv(t);
-	struct ttt_kv kv;
+	bool alone = seqpar_alone(t->sp);
+	real *out = alone ? s->attn : t->mix, *dout = alone ? t->dattn : t->dmix;
+	const struct seq_field attn[] = {{s->attn, Q, 0, false, t->mix}, {t->dattn, Q, 0, false, t->dmix}};
+	const struct seq_field dqkv[] = {{t->qkv, QKV, 0, false, t->dq}, {t->qkv, QKV, Q, true, s->dk}, {t->qkv, QKV, Q + KV, true, s->dv}};
 	/* h1 = g + attn Wo^T  =>  dWo += dh^T attn, dattn = dh Wo */
 	TRY(o->gemm(t->d, ttt_dw(t, E3_O), Q, true, t->dh, H, false, s->attn, Q, H, Q, m, true));
 	TRY(o->gemm(t->d, t->dattn, Q, false, t->dh, H, false, ttt_w(t, E3_O), Q, m, Q, H, false));
 	/* attn = softmax(q [K_0 rows | own row of K_1..K_k]) [V_0 | V_1..V_k] */
-	ttt_kv_of(t, k, &kv);
-	TRY(o->ttt_attn_backward(t->d, t->dq, &kv, t->dattn, s->attn, s->lse, s->q, seg, m, c->n_head, c->n_kv, c->hd, (real)(1 / sqrt((double)c->hd))));
-	TRY(o->copy_rows(t->d, t->qkv, QKV, t->dq, Q, NULL, m, Q));
-	TRY(o->copy_rows(t->d, t->qkv + Q, QKV, s->dk, KV, NULL, m, KV));
-	TRY(o->copy_rows(t->d, t->qkv + Q + KV, QKV, s->dv, KV, NULL, m, KV));
+	if (!alone)
+		TRY(seqpar_to_heads(t->sp, k, attn, 2));
+	TRY(seqpar_attend_backward(t->sp, t, k, t->dq, dout, out, s->lse, s->q));
+	TRY(seqpar_to_rows(t->sp, k, dqkv, 3));
 	/* q, k = rope(q, k; pos+k): a rotation, so its gradient turns back */
 	for (int i = 0; i < m; i++)
 		t->pos_k[i] = pos[i] + (uint32_t)k;
@@ -107,7 +108,7 @@ int ttt_backward(struct ttt *t, real decay, enum loss_kind kind, const struct tr
 		int m = t->n - k;
 		TRY(ttt_head_backward(t, k, (real)weight[k], kind, b, ret));
 		TRY(mlp_backward(t, s, m));
-		TRY(attention_backward(t, k, s, b->pos, b->seg, m));
+		TRY(attention_backward(t, k, s, b->pos, m));
 		TRY(project_backward(t, k, s, m));
 	}
 	TRY(shared_backward(t));

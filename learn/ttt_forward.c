@@ -4,7 +4,6 @@
  * before it made at the SAME row, and attends to the trunk (step 0, rows up to
  * t) and to row t of the steps since. Nothing is detached.
  */
-#include <math.h>
 #include "learn/ttt.h"
 
 static int load_tokens(struct ttt *t, int n, const uint32_t *ids)
@@ -25,6 +24,8 @@ int ttt_begin(struct ttt *t, int n, int n_steps, const uint32_t *ids, const real
 {
 	const struct ops *o = t->d->ops;
 	int H = t->c.H, F = 3 * t->c.H_t, QKV = ttt_width_qkv(t);
+	if (t->sp && seqpar_alone(t->sp))
+		TRY(seqpar_plan(t->sp, n, n_steps));
 	TRY(ttt_reserve(t, n, n_steps));
 	t->n = n;
 	t->n_steps = n_steps < n ? n_steps : n;
@@ -81,28 +82,27 @@ void ttt_kv_of(const struct ttt *t, int k, struct ttt_kv *ret)
 	}
 }
 
-static int split_qkv(struct ttt *t, struct ttt_step *s, int m)
+int ttt_attend(struct ttt *t, int k)
 {
-	const struct ops *o = t->d->ops;
+	struct ttt_step *s = &t->step[k];
 	int Q = ttt_width_q(t), KV = ttt_width_kv(t), QKV = ttt_width_qkv(t);
-	TRY(o->copy_rows(t->d, s->q, Q, t->qkv, QKV, NULL, m, Q));
-	TRY(o->copy_rows(t->d, s->k, KV, t->qkv + Q, QKV, NULL, m, KV));
-	TRY(o->copy_rows(t->d, s->v, KV, t->qkv + Q + KV, QKV, NULL, m, KV));
-	return 0;
+	bool alone = seqpar_alone(t->sp);
+	const struct seq_field qkv[] = {{t->qkv, QKV, 0, false, s->q}, {t->qkv, QKV, Q, true, s->k}, {t->qkv, QKV, Q + KV, true, s->v}};
+	const struct seq_field attn = {s->attn, Q, 0, false, t->mix};
+	TRY(seqpar_to_heads(t->sp, k, qkv, 3));
+	TRY(seqpar_attend(t->sp, t, k, alone ? s->attn : t->mix, s->lse, s->q));
+	return alone ? 0 : seqpar_to_rows(t->sp, k, &attn, 1);
 }
 
 int ttt_forward(struct ttt *t, const uint32_t *pos, const uint32_t *seg)
 {
-	const struct eagle3_config *c = &t->c;
-	real scale = (real)(1 / sqrt((double)c->hd));
+	if (seqpar_alone(t->sp))
+		t->sp->seg = seg;
 	for (int k = 0; k < t->n_steps; k++) {
 		struct ttt_step *s = &t->step[k];
 		int m = t->n - k;
-		struct ttt_kv kv;
 		TRY(ttt_project(t, k, s->g, NULL, m, pos));
-		TRY(split_qkv(t, s, m));
-		ttt_kv_of(t, k, &kv);
-		TRY(t->d->ops->ttt_attn(t->d, s->attn, s->lse, s->q, &kv, seg, m, c->n_head, c->n_kv, c->hd, scale));
+		TRY(ttt_attend(t, k));
 		TRY(ttt_block(t, s->g, s->attn, s->h1, s->gu, t->step[k + 1].g, m));
 	}
 	return 0;

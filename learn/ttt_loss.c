@@ -12,19 +12,21 @@
 #include <math.h>
 #include "learn/ttt.h"
 
-/* Rows t of step k with weight, ascending, into t->rows; how many rows the mask covers into *ret_masked. */
+/* Rows t of step k with weight, ascending, into t->rows; how many rows the mask covers into *ret_masked.
+ * This rank's own rows, not their halos: those are others'. */
 static int weighted_rows(struct ttt *t, int k, const struct train_batch *b, int64_t *ret_masked)
 {
 	int m = 0;
 	*ret_masked = 0;
-	for (int row = 0; row + k < t->n; row++) {
-		int j = row + k;
-		if (!b->mask[j] || (b->seg && b->seg[j] != b->seg[row]))
-			continue;
-		++*ret_masked;
-		if (b->in_vocab[j])
-			t->rows[m++] = (uint32_t)row;
-	}
+	for (int s = 0; s < t->sp->n_spans; s++)
+		for (int row = t->sp->span[s].at, end = row + seqpar_own(t->sp, s, k); row < end; row++) {
+			int j = row + k;
+			if (!b->mask[j] || (b->seg && b->seg[j] != b->seg[row]))
+				continue;
+			++*ret_masked;
+			if (b->in_vocab[j])
+				t->rows[m++] = (uint32_t)row;
+		}
 	return m;
 }
 
@@ -45,7 +47,7 @@ static const struct {
 struct step_loss {
 	struct distill to;
 	double unit; /* weight of a row with kappa 1, without the step's decay */
-	double kappa; /* sum over the weighted rows */
+	double kappa; /* sum over the weighted rows of all ranks */
 };
 
 static real kappa_of(const struct train_batch *b, uint32_t j)
@@ -81,22 +83,24 @@ static int mean_alpha(struct ttt *t, int k, const struct train_batch *b, int m, 
 		for (int i = 0; i < part; i++)
 			sum += (double)t->row_alpha[i] * (double)kappa_of(b, t->rows[at + i] + (uint32_t)k);
 	}
+	TRY(seqpar_total(t->sp, &sum, 1));
 	*ret = sum / kappa;
 	return 0;
 }
 
 static int step_loss(struct ttt *t, int k, enum loss_kind kind, const struct train_batch *b, int m, struct step_loss *ret)
 {
-	struct step_loss s = {.to = kinds[kind].to, .unit = 1 / (double)t->n};
+	struct step_loss s = {.to = kinds[kind].to, .unit = 1 / (double)t->sp->n};
 	for (int i = 0; i < m; i++)
 		s.kappa += (double)kappa_of(b, t->rows[i] + (uint32_t)k);
+	TRY(seqpar_total(t->sp, &s.kappa, 1));
 	if (kinds[kind].by_kappa && s.kappa > 0)
 		s.unit = 1 / s.kappa;
 	if (kind == LOSS_LK_LAMBDA && s.kappa > 0) {
 		double alpha;
 		TRY(mean_alpha(t, k, b, m, s.kappa, &alpha));
 		/* l/n of the cross-entropy and (1-l)/kappa of the rest, as one unit and one mix */
-		double ce = exp(-alpha) / (double)t->n, rest = (1 - exp(-alpha)) / s.kappa;
+		double ce = exp(-alpha) / (double)t->sp->n, rest = (1 - exp(-alpha)) / s.kappa;
 		s.unit = ce + rest;
 		s.to.kl = (real)(ce / s.unit);
 	}
@@ -131,8 +135,8 @@ static int scatter_add(struct ttt *t, int n_k, int m)
 int ttt_head_backward(struct ttt *t, int k, real decay_k, enum loss_kind kind, const struct train_batch *b, struct train_result *ret)
 {
 	size_t H = (size_t)t->c.H;
-	int64_t masked, hits = 0;
-	double loss = 0, alpha = 0;
+	int64_t masked;
+	double loss = 0, alpha = 0, hits = 0;
 	struct step_loss s;
 	int m = weighted_rows(t, k, b, &masked);
 	TRY(step_loss(t, k, kind, b, m, &s));
@@ -145,15 +149,17 @@ int ttt_head_backward(struct ttt *t, int k, real decay_k, enum loss_kind kind, c
 			double kappa = (double)kappa_of(b, rows[i] + (uint32_t)k);
 			loss += kappa * (double)t->row_loss[i];
 			alpha += kappa * (double)t->row_alpha[i];
-			hits += t->d2t[t->argmax[i]] + (int64_t)t->argmax[i] == (int64_t)b->y[rows[i] + (uint32_t)k];
+			hits += (double)(t->d2t[t->argmax[i]] + (int64_t)t->argmax[i] == (int64_t)b->y[rows[i] + (uint32_t)k]);
 		}
 		TRY(head_chunk_backward(t, t->dhead + (size_t)at * H, part));
 	}
 	TRY(scatter_add(t, t->n - k, m));
-	ret->step_loss[k] = loss * s.unit;
-	ret->step_acc[k] = masked ? (double)hits / (double)masked : 0;
-	ret->step_alpha[k] = s.kappa > 0 ? alpha / s.kappa : 0;
+	double all[] = {loss, alpha, hits, (double)masked, m};
+	TRY(seqpar_total(t->sp, all, 5));
+	ret->step_loss[k] = all[0] * s.unit;
+	ret->step_acc[k] = all[3] > 0 ? all[2] / all[3] : 0;
+	ret->step_alpha[k] = s.kappa > 0 ? all[1] / s.kappa : 0;
 	if (k == 0)
-		ret->tokens = m;
+		ret->tokens = (int64_t)all[4];
 	return 0;
 }

@@ -69,7 +69,20 @@ int ttt_new(struct dev *d, const struct eagle3_config *c, const int64_t *d2t, co
 	}
 	memcpy(t->d2t, d2t, (size_t)c->V_d * sizeof *t->d2t);
 	rope_table(&c->rope, c->hd, t->inv_freq, &t->mscale);
+	if (mode == TTT_TRAIN && (r = ttt_set_ranks(t, NULL, 1, e)) < 0) {
+		ttt_free(t);
+		return r;
+	}
 	*ret = t;
+	return 0;
+}
+
+int ttt_set_ranks(struct ttt *t, struct comm *c, int ulysses, struct errtext *e)
+{
+	struct seqpar *sp = NULL;
+	TRY(seqpar_new(t->d, c, ulysses, &t->c, &sp, e));
+	seqpar_free(t->sp);
+	t->sp = sp;
 	return 0;
 }
 
@@ -87,7 +100,7 @@ static void drop_arena(struct ttt *t)
 	t->arena = NULL;
 	t->pos_k = t->rows = t->inverse = t->argmax = NULL;
 	t->weight = t->row_loss = t->row_alpha = t->host_e = NULL;
-	t->cap_rows = t->cap_steps = 0;
+	t->cap_rows = t->cap_att = t->cap_steps = 0;
 }
 
 struct ttt *ttt_free(struct ttt *t)
@@ -97,6 +110,7 @@ struct ttt *ttt_free(struct ttt *t)
 	drop_arena(t);
 	t->d->ops->free(t->d, t->w);
 	t->d->ops->free(t->d, t->dw);
+	seqpar_free(t->sp);
 	free(t->d2t);
 	free(t->inv_freq);
 	free(t);
@@ -110,15 +124,15 @@ static void take(real *base, size_t *at, real **ret, size_t count)
 	*at += (count + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static void cut_steps(struct ttt *t, real *base, size_t *at, size_t n, int n_steps)
+static void cut_steps(struct ttt *t, real *base, size_t *at, size_t n, size_t att, int n_steps)
 {
 	const struct eagle3_config *c = &t->c;
-	size_t H = (size_t)c->H, Q = (size_t)ttt_width_q(t), KV = (size_t)ttt_width_kv(t);
+	size_t H = (size_t)c->H, Q = (size_t)ttt_width_q(t), att_q = att * (size_t)ttt_att_q(t), att_kv = att * (size_t)ttt_att_kv(t);
 	bool train = t->mode == TTT_TRAIN;
 	for (int k = 0; k < n_steps; k++) {
 		struct ttt_step *s = &t->step[k];
-		take(base, at, &s->k, n * KV);
-		take(base, at, &s->v, n * KV);
+		take(base, at, &s->k, att_kv);
+		take(base, at, &s->v, att_kv);
 		if (train || k == 0)
 			take(base, at, &s->g, n * H);
 		if (!train && k > 0) {
@@ -129,27 +143,27 @@ static void cut_steps(struct ttt *t, real *base, size_t *at, size_t n, int n_ste
 			s->gu = t->step[0].gu;
 			continue;
 		}
-		take(base, at, &s->q, n * Q);
+		take(base, at, &s->q, att_q);
 		take(base, at, &s->attn, n * Q);
-		take(base, at, &s->lse, n * (size_t)c->n_head);
+		take(base, at, &s->lse, att_q / (size_t)c->hd);
 		take(base, at, &s->h1, n * H);
 		take(base, at, &s->gu, n * 2 * (size_t)c->I);
 		if (train) {
-			take(base, at, &s->dk, n * KV);
-			take(base, at, &s->dv, n * KV);
+			take(base, at, &s->dk, att_kv);
+			take(base, at, &s->dv, att_kv);
 		}
 	}
 	if (train)
 		take(base, at, &t->step[n_steps].g, n * H);
 }
 
-/* All arrays of n rows and n_steps steps from base; the count of reals they take. */
-static size_t cut(struct ttt *t, real *base, int n_rows, int n_steps)
+/* All arrays of n rows, `att` rows of attention and n_steps steps from base; the count of reals they take. */
+static size_t cut(struct ttt *t, real *base, int n_rows, int att, int n_steps)
 {
 	const struct eagle3_config *c = &t->c;
 	size_t n = (size_t)n_rows, H = (size_t)c->H, I = (size_t)c->I, Q = (size_t)ttt_width_q(t), QKV = (size_t)ttt_width_qkv(t);
 	size_t chunk = (size_t)t->head_chunk, at = 0;
-	cut_steps(t, base, &at, n, n_steps);
+	cut_steps(t, base, &at, n, (size_t)att, n_steps);
 	take(base, &at, &t->f, n * 3 * (size_t)c->H_t);
 	take(base, &at, &t->e, n * H);
 	take(base, &at, &t->en, n * H);
@@ -163,7 +177,11 @@ static size_t cut(struct ttt *t, real *base, int n_rows, int n_steps)
 	take(base, &at, &t->logits, chunk * (size_t)c->V_d);
 	take(base, &at, &t->dattn, n * Q); /* replay gathers attention's rows here */
 	if (t->mode == TTT_TRAIN) {
-		take(base, &at, &t->dq, n * Q);
+		take(base, &at, &t->dq, (size_t)att * (size_t)ttt_att_q(t));
+		if (!seqpar_alone(t->sp)) {
+			take(base, &at, &t->mix, (size_t)att * (size_t)ttt_att_q(t));
+			take(base, &at, &t->dmix, (size_t)att * (size_t)ttt_att_q(t));
+		}
 		take(base, &at, &t->dew, n * QKV);
 		take(base, &at, &t->dact, n * I);
 		take(base, &at, &t->dgu, n * 2 * I);
@@ -179,15 +197,18 @@ int ttt_reserve(struct ttt *t, int n, int n_steps)
 {
 	if (n < 1 || n_steps < 1 || n_steps > TTT_MAX_STEPS)
 		return -EINVAL;
-	if (t->arena && n <= t->cap_rows && n_steps <= t->cap_steps)
+	int att = t->sp && !seqpar_alone(t->sp) ? t->sp->att_rows : n;
+	if (t->arena && n <= t->cap_rows && att <= t->cap_att && n_steps <= t->cap_steps)
 		return 0;
 	/* a batch that is a little longer each time must not mean a new arena each time */
 	int rows = (n + 127) / 128 * 128, steps = n_steps;
+	att = (att + 127) / 128 * 128;
 	rows = rows < t->cap_rows ? t->cap_rows : rows;
+	att = att < t->cap_att ? t->cap_att : att;
 	steps = steps < t->cap_steps ? t->cap_steps : steps;
 	drop_arena(t);
 	size_t m = (size_t)rows, h = m * (size_t)t->c.H;
-	t->arena = t->d->ops->alloc(t->d, cut(t, NULL, rows, steps) * sizeof(real));
+	t->arena = t->d->ops->alloc(t->d, cut(t, NULL, rows, att, steps) * sizeof(real));
 	t->pos_k = calloc(m, sizeof *t->pos_k);
 	t->rows = calloc(m, sizeof *t->rows);
 	t->inverse = calloc(m, sizeof *t->inverse);
@@ -200,13 +221,14 @@ int ttt_reserve(struct ttt *t, int n, int n_steps)
 		drop_arena(t);
 		return -ENOMEM;
 	}
-	(void)cut(t, t->arena, rows, steps);
+	(void)cut(t, t->arena, rows, att, steps);
 	t->cap_rows = rows;
+	t->cap_att = att;
 	t->cap_steps = steps;
 	return 0;
 }
 
-int ttt_zero(struct ttt *t, real *p, size_t n)
+int ttt_zero(const struct ttt *t, real *p, size_t n)
 {
 	static const char zeros[1 << 16];
 	size_t bytes = n * sizeof(real);

@@ -1,0 +1,165 @@
+/* Leading and following (learn/crew.h): what rank 0's trainer does, told as one
+ * head and up to three arrays.
+ */
+#include "learn/crew.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PARTS = 3, MAX_TRAINERS = 4 /* two, while one takes the other's place */ };
+
+struct head {
+	int op, trainer;
+	int64_t n;
+	size_t bytes[MAX_PARTS];
+};
+
+int crew_tell(struct comm *c, enum crew_op op, int trainer, int64_t n, const struct crew_part *parts, int n_parts)
+{
+	if (!c || c->size == 1 || c->rank)
+		return 0;
+	struct head h = {.op = (int)op, .trainer = trainer, .n = n};
+	for (int i = 0; i < n_parts; i++)
+		h.bytes[i] = parts[i].bytes;
+	int r = comm_broadcast(c, &h, sizeof h);
+	for (int i = 0; i < n_parts && !r; i++)
+		r = comm_broadcast(c, (void *)(uintptr_t)parts[i].p, parts[i].bytes); /* rank 0's is only read */
+	return r;
+}
+
+void crew_end(struct comm *c, int r)
+{
+	if (c->size == 1 || c->failed)
+		return;
+	if (r < 0)
+		comm_abort(c, strerror(-r));
+	else
+		(void)!crew_tell(c, CREW_END, 0, 0, NULL, 0);
+}
+
+/* ---- the other side ---- */
+
+struct follower {
+	struct comm *c;
+	struct dev *d;
+	const uint16_t *embedding;
+	int V, H_t;
+	struct trainer *t[MAX_TRAINERS]; /* by number, modulo */
+};
+
+static const struct trainer_kind *const kind = &trainer_eagle3;
+
+/* A part as long as rank 0 says; freed by the caller. */
+static int receive(struct follower *f, size_t bytes, void **ret)
+{
+	void *p = malloc(bytes + 1);
+	int r = p ? comm_broadcast(f->c, p, bytes) : -ENOMEM;
+	if (r) {
+		free(p);
+		return r;
+	}
+	*ret = p;
+	return 0;
+}
+
+static int make(struct follower *f, const struct head *h, struct trainer **ret, struct errtext *e)
+{
+	struct eagle3_config c;
+	struct train_options o;
+	int64_t *d2t = NULL;
+	if (h->bytes[0] != sizeof c || h->bytes[1] != sizeof o)
+		return errtext_set(e, -EINVAL, "rank 0 is another build than rank %d", f->c->rank);
+	int r = comm_broadcast(f->c, &c, sizeof c);
+	if (!r)
+		r = comm_broadcast(f->c, &o, sizeof o);
+	if (!r)
+		r = receive(f, h->bytes[2], (void **)&d2t);
+	if (!r && h->n != (int64_t)f->d->isa) /* their sums would part, and with them the weights */
+		r = errtext_set(e, -EINVAL, "rank %d computes with %s, rank 0 with %s: a group needs processors of one kind", f->c->rank, dev_isa_name(f->d->isa),
+				dev_isa_name((enum dev_isa)h->n));
+	if (!r && (c.V != f->V || c.H_t != f->H_t || h->bytes[2] != (size_t)c.V_d * sizeof *d2t))
+		r = errtext_set(e, -EINVAL, "rank %d has another target than rank 0: vocabulary %d and %d wide, not %d and %d", f->c->rank, f->V, f->H_t, c.V, c.H_t);
+	o.ranks = f->c;
+	if (!r)
+		r = kind->new(f->d, &c, &o, d2t, f->embedding, ret, e);
+	free(d2t);
+	return r;
+}
+
+static int take_params(struct follower *f, struct trainer *t, const struct head *h)
+{
+	real *w = kind->params(t);
+	if (!w || h->bytes[0] != kind->n_params(t) * sizeof *w)
+		return w ? -EINVAL : -ENOMEM;
+	int r = comm_broadcast(f->c, w, h->bytes[0]);
+	if (!r)
+		kind->params_changed(t);
+	return r;
+}
+
+static int take_state(struct follower *f, struct trainer *t, const struct head *h)
+{
+	real *state = NULL;
+	int r = h->bytes[0] && h->bytes[0] != kind->n_state(t) * sizeof *state ? -EINVAL : 0;
+	if (!r && h->bytes[0])
+		r = receive(f, h->bytes[0], (void **)&state);
+	if (!r)
+		r = kind->load_state(t, state, h->n);
+	free(state);
+	return r;
+}
+
+static int obey(struct follower *f, const struct head *h, struct errtext *e)
+{
+	struct trainer **t = &f->t[h->trainer % MAX_TRAINERS];
+	struct train_result res;
+	int r = 0;
+	if ((h->op == CREW_NEW) == (*t != NULL))
+		return errtext_set(e, -EINVAL, "rank %d was told of trainer %d, which it %s", f->c->rank, h->trainer, *t ? "has" : "does not have");
+	switch ((enum crew_op)h->op) {
+	case CREW_NEW:
+		return make(f, h, t, e);
+	case CREW_PARAMS:
+		return take_params(f, *t, h);
+	case CREW_STATE:
+		return take_state(f, *t, h);
+	case CREW_GRADIENTS:
+		return kind->forward_backward(*t, NULL, &res);
+	case CREW_STEP:
+		r = kind->step(*t, NULL, &res);
+		return r > 0 ? 0 : r; /* non-finite: rank 0 saw the same and says so */
+	case CREW_FREE:
+		*t = kind->free(*t);
+		return 0;
+	case CREW_END:
+		break;
+	}
+	return -EINVAL;
+}
+
+int crew_follow(struct comm *c, struct dev *d, const uint16_t *embedding, int V, int H_t, struct errtext *e)
+{
+	struct follower f = {.c = c, .d = d, .embedding = embedding, .V = V, .H_t = H_t};
+	int r = 0, timeout_s = c->timeout_s;
+	for (;;) {
+		struct head h;
+		c->timeout_s = 0; /* rank 0 may judge drafts, or wait for records, as long as it likes */
+		r = comm_broadcast(c, &h, sizeof h);
+		c->timeout_s = timeout_s;
+		if (!r && h.op == CREW_END)
+			break;
+		if (!r)
+			r = obey(&f, &h, e);
+		if (r)
+			break;
+	}
+	for (int i = 0; i < MAX_TRAINERS; i++)
+		kind->free(f.t[i]);
+	if (!r)
+		return 0;
+	if (!e->text[0])
+		(void)errtext_set(e, r, "%s", c->failed ? c->error : *d->error ? d->error : strerror(-r));
+	if (!c->failed)
+		comm_abort(c, e->text);
+	return r;
+}

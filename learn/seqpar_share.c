@@ -1,0 +1,181 @@
+/* Rank 0 hands each rank its rows of a batch (learn/seqpar.h).
+ *
+ * An array is sent span by span straight out of the whole one; on arrival it lies
+ * as one rank's rows, halos included. Rows of nobody read as 0: no mask, no weight.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "learn/seqpar_priv.h"
+#include "learn/ttt.h"
+
+struct head { /* what the others must know first */
+	int n, K, feature;
+	bool seg, sparse, weight, mass;
+	double loss_max;
+};
+
+/* The plan of another rank, for its spans alone. */
+static void spans_of(const struct seqpar *sp, int rank, struct seq_span ret[SEQ_SPANS], int *ret_att, int ret_first[SEQ_SPANS])
+{
+	struct seqpar o = *sp;
+	int U = sp->heads.n, at = 0;
+	o.heads.me = rank % U;
+	o.ring.me = rank / U;
+	for (int s = 0; s < sp->n_spans; s++) {
+		int block, rows = seqpar_block(&o, o.ring.me, s, &block), own = seqpar_own(&o, s, 0), first = block + o.heads.me * sp->chunk, most = sp->chunk + sp->n_steps - 1;
+		int left = sp->n - first;
+		ret[s] = (struct seq_span){.first = first, .own = own, .at = at, .rows = !own ? 0 : left < most ? left : most};
+		at += ret[s].rows;
+		ret_att[s] = rows;
+		ret_first[s] = block;
+	}
+}
+
+/* One array of `size` bytes a row. ids are read one row ahead, so theirs is shifted by the caller. */
+static int share_rows(struct seqpar *sp, const void *whole, void *mine, size_t size)
+{
+	struct comm_out out[COMM_MAX_RANKS * SEQ_SPANS];
+	struct comm_in in[SEQ_SPANS];
+	int n_out = 0, n_in = 0;
+	for (int rank = 0; rank < sp->c->size; rank++) {
+		struct seq_span span[SEQ_SPANS];
+		int att[SEQ_SPANS], first[SEQ_SPANS];
+		spans_of(sp, rank, span, att, first);
+		for (int s = 0; s < sp->n_spans; s++) {
+			size_t bytes = (size_t)span[s].rows * size;
+			void *to = (char *)mine + (size_t)span[s].at * size;
+			const void *from = whole ? (const char *)whole + (size_t)span[s].first * size : NULL;
+			if (sp->c->rank == 0 && rank)
+				out[n_out++] = (struct comm_out){rank, from, bytes};
+			else if (sp->c->rank == rank && rank)
+				in[n_in++] = (struct comm_in){0, to, bytes};
+			else if (sp->c->rank == rank && bytes)
+				memcpy(to, from, bytes);
+		}
+	}
+	TRY(comm_post(sp->c, out, n_out, in, n_in));
+	return comm_wait(sp->c);
+}
+
+/* The runs of the rows my group attends with: blocks rather than spans. */
+static int share_seg(struct seqpar *sp, const uint32_t *whole)
+{
+	struct comm_out out[COMM_MAX_RANKS * SEQ_SPANS];
+	struct comm_in in[SEQ_SPANS];
+	int n_out = 0, n_in = 0;
+	for (int rank = 0; rank < sp->c->size; rank++) {
+		struct seq_span span[SEQ_SPANS];
+		int att[SEQ_SPANS], first[SEQ_SPANS], at = 0;
+		spans_of(sp, rank, span, att, first);
+		for (int s = 0; s < sp->n_spans; at += att[s++]) {
+			size_t bytes = (size_t)att[s] * sizeof *whole;
+			if (sp->c->rank == 0 && rank)
+				out[n_out++] = (struct comm_out){rank, whole + first[s], bytes};
+			else if (sp->c->rank == rank && rank)
+				in[n_in++] = (struct comm_in){0, sp->att_seg + at, bytes};
+			else if (sp->c->rank == rank && bytes)
+				memcpy(sp->att_seg + at, whole + first[s], bytes);
+		}
+	}
+	TRY(comm_post(sp->c, out, n_out, in, n_in));
+	return comm_wait(sp->c);
+}
+
+static bool grow(const void *field, size_t n, size_t size)
+{
+	void **p = (void **)(uintptr_t)field; /* the batch's arrays are const to everybody else */
+	free(*p);
+	return (*p = calloc(n, size)) != NULL;
+}
+
+/* Arrays for my rows, all 0; kept when they are large enough. */
+static int reserve(struct seqpar *sp, const struct head *h)
+{
+	struct train_batch *b = &sp->batch;
+	size_t n = (size_t)sp->n_local, K = (size_t)h->K;
+	if (sp->n_local > sp->cap_rows || h->K > sp->cap_k) {
+		n = (n + 127) / 128 * 128; /* a batch a little longer than the last one finds room */
+		sp->cap_rows = 0;
+		if (!grow(&b->ids, n + 1, sizeof *b->ids) || !grow(&b->pos, n, sizeof *b->pos) || !grow(&b->seg, n, sizeof *b->seg) ||
+		    !grow(&b->features, n * (size_t)h->feature, sizeof *b->features) || !grow(&b->mask, n, 1) || !grow(&b->weight, n, sizeof *b->weight) ||
+		    !grow(&b->teacher.ids, n * K, sizeof *b->teacher.ids) || !grow(&b->teacher.p, n * K, sizeof *b->teacher.p) ||
+		    !grow(&b->teacher.mass, n, sizeof *b->teacher.mass) || !grow(&b->y, n, sizeof *b->y) || !grow(&b->in_vocab, n, 1))
+			return -ENOMEM;
+		sp->cap_rows = (int)n;
+		sp->cap_k = h->K;
+	}
+	return 0;
+}
+
+/* Rows of nobody, where the sequence is shorter than its steps are many. */
+static void clear_dead(struct seqpar *sp, const struct head *h)
+{
+	const struct seq_span *last = &sp->span[sp->n_spans - 1];
+	size_t from = (size_t)(last->at + last->rows), n = (size_t)sp->n_local - from;
+	struct train_batch *b = &sp->batch;
+	memset((void *)(uintptr_t)(b->ids + from), 0, (n + 1) * sizeof *b->ids);
+	memset((void *)(uintptr_t)(b->pos + from), 0, n * sizeof *b->pos);
+	memset((void *)(uintptr_t)(b->mask + from), 0, n);
+	memset((void *)(uintptr_t)(b->features + from * (size_t)h->feature), 0, n * (size_t)h->feature * sizeof *b->features);
+}
+
+#define SHARE(field, size) TRY(share_rows(sp, whole ? whole->field : NULL, (void *)(uintptr_t)sp->batch.field, size))
+
+static int share_arrays(struct seqpar *sp, const struct train_batch *whole, const struct head *h)
+{
+	size_t K = (size_t)h->K;
+	/* row t embeds ids[t+1]: ids are dealt from the second one on */
+	TRY(share_rows(sp, whole ? whole->ids + 1 : NULL, (void *)(uintptr_t)(sp->batch.ids + 1), sizeof(uint32_t)));
+	SHARE(pos, sizeof(uint32_t));
+	SHARE(features, (size_t)h->feature * sizeof(real));
+	SHARE(mask, 1);
+	SHARE(in_vocab, 1);
+	SHARE(y, sizeof(uint32_t));
+	SHARE(teacher.p, K * sizeof(real));
+	if (h->sparse)
+		SHARE(teacher.ids, K * sizeof(uint32_t));
+	if (h->mass)
+		SHARE(teacher.mass, sizeof(real));
+	if (h->weight)
+		SHARE(weight, sizeof(real));
+	if (h->seg) {
+		SHARE(seg, sizeof(uint32_t));
+		TRY(share_seg(sp, whole ? whole->seg : NULL));
+	}
+	return 0;
+}
+
+int seqpar_share(struct seqpar *sp, const struct train_batch *whole, int feature, int steps, struct train_batch *ret)
+{
+	struct head h = {0};
+	if (seqpar_alone(sp)) {
+		TRY(seqpar_plan(sp, whole->n, steps));
+		sp->seg = whole->seg;
+		*ret = *whole;
+		return 0;
+	}
+	if (whole)
+		h = (struct head){.n = whole->n, .K = whole->teacher.K, .feature = feature, .seg = whole->seg, .sparse = whole->teacher.ids, .weight = whole->weight, .mass = whole->teacher.mass,
+				  .loss_max = whole->loss_max};
+	TRY(comm_broadcast(sp->c, &h, sizeof h));
+	TRY(seqpar_plan(sp, h.n, steps));
+	TRY(reserve(sp, &h));
+	sp->has_seg = h.seg;
+	clear_dead(sp, &h);
+	TRY(share_arrays(sp, whole, &h));
+	*ret = sp->batch;
+	ret->n = sp->n_local;
+	ret->loss_max = h.loss_max;
+	ret->teacher.n = sp->n_local;
+	ret->teacher.K = h.K;
+	if (!h.sparse)
+		ret->teacher.ids = NULL;
+	if (!h.mass)
+		ret->teacher.mass = NULL;
+	if (!h.weight)
+		ret->weight = NULL;
+	if (!h.seg)
+		ret->seg = NULL;
+	return 0;
+}
