@@ -79,7 +79,7 @@ int comm_all_gather(struct comm *c, const void *mine, void *ret_all, size_t byte
 
 int comm_barrier(struct comm *c)
 {
-	char mine = 0, all[COMM_MAX_RANKS];
+	char mine = 0, all[COMM_MAX_RANKS] = {0};
 	return comm_all_gather(c, &mine, all, 1);
 }
 
