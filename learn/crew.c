@@ -64,8 +64,8 @@ static int receive(struct follower *f, size_t bytes, void **ret)
 
 static int make(struct follower *f, const struct head *h, struct trainer **ret, struct errtext *e)
 {
-	struct eagle3_config c;
-	struct train_options o;
+	struct eagle3_config c = {0};
+	struct train_options o = {0};
 	int64_t *d2t = NULL;
 	if (h->bytes[0] != sizeof c || h->bytes[1] != sizeof o)
 		return errtext_set(e, -EINVAL, "rank 0 is another build than rank %d", f->c->rank);
@@ -142,7 +142,7 @@ int crew_follow(struct comm *c, struct dev *d, const uint16_t *embedding, int V,
 	struct follower f = {.c = c, .d = d, .embedding = embedding, .V = V, .H_t = H_t};
 	int r = 0, timeout_s = c->timeout_s;
 	for (;;) {
-		struct head h;
+		struct head h = {0};
 		c->timeout_s = 0; /* rank 0 may judge drafts, or wait for records, as long as it likes */
 		r = comm_broadcast(c, &h, sizeof h);
 		c->timeout_s = timeout_s;
