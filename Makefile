@@ -105,6 +105,7 @@ $(foreach r,base schemas kernels serve learn daemon load cross,$(eval $(call roo
 $(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS) $(BASE))
 $(B)/bench/bench_tap: $(B)/tests/bench/bench_tap.o $(call obj,$(ROOMS.serve))
 $(B)/bench/bench_decode $(B)/bench/bench_ttt: $(B)/bench/bench_%: $(B)/tests/bench/bench_%.o $(call obj,$(ROOMS.cross))
+$(B)/bench/bench_ranks: $(B)/tests/bench/bench_ranks.o $(call obj,$(ROOMS.learn)) | $(MPI)
 # The load generator: build/release/bench/load
 $(B)/bench/load: $(call obj,tests/bench/load/load.c $(ROOMS.load))
 $(B)/bench/%:
@@ -130,7 +131,7 @@ lint:
 	tests/lint
 fuzz:
 	tests/fuzz/run $(or $(SECONDS_EACH),60)
-BENCHES := bench_kernels bench_decode bench_ttt bench_tap load
+BENCHES := bench_kernels bench_decode bench_ttt bench_tap bench_ranks load
 bench: all $(BENCHES:%=$(B)/bench/%)
 	tests/bench/run $(CELLS)
 soak: all
