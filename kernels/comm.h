@@ -50,6 +50,7 @@ struct comm {
 	const struct comm_ops *ops;
 	void *impl;
 	int rank, size;
+	int local;                /* ranks on this machine, this one included */
 	int failed;               /* 0, or the errno of the first failure */
 	const volatile int *stop; /* NULL, or: when it becomes nonzero, waits end */
 	int timeout_s;            /* longest wait for a peer inside a step; 0 = for ever */

@@ -143,6 +143,12 @@ int redraft_comm_mpi(struct comm **ret, struct errtext *e)
 	m->comm = (struct comm){.ops = &mpi_ops, .impl = m};
 	(void)MPI_Comm_rank(MPI_COMM_WORLD, &m->comm.rank);
 	(void)MPI_Comm_size(MPI_COMM_WORLD, &m->comm.size);
+	MPI_Comm here;
+	m->comm.local = m->comm.size;
+	if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here) == MPI_SUCCESS) {
+		(void)MPI_Comm_size(here, &m->comm.local);
+		(void)MPI_Comm_free(&here);
+	}
 	*ret = &m->comm;
 	return 0;
 }

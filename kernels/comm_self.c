@@ -23,6 +23,6 @@ static const struct comm_ops self_ops = {.name = "self", .post = self_post, .wai
 
 struct comm *comm_self(void)
 {
-	static struct comm self = {.ops = &self_ops, .size = 1};
+	static struct comm self = {.ops = &self_ops, .size = 1, .local = 1};
 	return &self;
 }

@@ -195,7 +195,7 @@ int comm_threads_new(int n, struct comm **ret)
 	for (int i = 0; i < n; i++) {
 		(void)pthread_cond_init(&s->moved[i], NULL);
 		k[i]->s = s;
-		k[i]->comm = (struct comm){.ops = &threads_ops, .impl = k[i], .rank = i, .size = n};
+		k[i]->comm = (struct comm){.ops = &threads_ops, .impl = k[i], .rank = i, .size = n, .local = n};
 		ret[i] = &k[i]->comm;
 	}
 	return 0;

@@ -16,15 +16,16 @@
 #include "daemon/base/conf.h"
 #include "daemon/base/rpc.h"
 #include "learn/cmd.h"
+#include "learn/crew.h"
 #include "learn/offline.h"
 
 enum { SEGMENT_BYTES = 64 << 20, SAY_US = 1000000 };
 
 struct conf {
 	char *store, *target_fp, *from_pool, *from_files, *judge_pool, *from_draft, *out, *daemon_socket;
-	bool json, prompt_rows, submit;
+	bool json, prompt_rows, submit, resume;
 	int optimizer, schedule, order;
-	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, eval_tokens, domain_max, k, cache_mb;
+	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, eval_tokens, domain_max, k, cache_mb, ulysses, timeout_s;
 	double lr, muon_lr, clip, decay, ema, share, replay_share, anchor;
 };
 
@@ -40,6 +41,9 @@ static const struct conf_entry entries[] = {
 	{"daemon_socket", CONF_STRING, AT(daemon_socket), "/run/redraft/daemon/control.sock", 0, 0, NULL, false, "", "redraftd's control socket"},
 	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "version store, for the target's frozen file"},
 	{"target_fp", CONF_STRING, AT(target_fp), "", 0, 0, NULL, false, "", "fingerprint of the target; empty = the only one in store/frozen"},
+	{"resume", CONF_BOOL, AT(resume), "off", 0, 0, NULL, false, "", "keep the whole state in OUT.state at each evaluation, and go on from it: the same weights bit for bit"},
+	{"ranks.ulysses", CONF_INT, AT(ulysses), "1", 1, COMM_MAX_RANKS, NULL, false, "ranks", "under mpirun: of the ranks that share each sequence, so many swap rows for heads; the rest form a ring"},
+	{"ranks.timeout_s", CONF_INT, AT(timeout_s), "600", 0, 1e7, NULL, false, "s", "under mpirun: a rank that waits longer for another inside a step gives up; 0 = never"},
 	{"tokens", CONF_INT, AT(tokens), "0", 0, 1e12, NULL, false, "tok", "end after so many trained rows; 0 = after the epochs"},
 	{"epochs", CONF_INT, AT(epochs), "2", 1, 1000, NULL, false, "", "how often each run is trained at most"},
 	{"json", CONF_BOOL, AT(json), "off", 0, 0, NULL, false, "", "one JSON object an evaluation on standard output, instead of a table"},
@@ -64,7 +68,7 @@ static const struct conf_entry entries[] = {
 	{"train.replay_share", CONF_REAL, AT(replay_share), "0.25", 0, 0.9, NULL, false, "", "order stream: share of steps that train a run from before"},
 	{"train.anchor", CONF_REAL, AT(anchor), "0", 0, 1, NULL, false, "", "each step draws the weights this far towards the start (or the end of the first folder)"},
 	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
-	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 65536, NULL, false, "tok", "rows of one step; longer runs take several"},
+	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 1 << 20, NULL, false, "tok", "rows of one step; longer runs take several"},
 	{"train.history_rows", CONF_INT, AT(history_rows), "256", 0, 16384, NULL, false, "tok", "rows before a window that are laid in front of it as context, an earlier request's too"},
 	{"train.prompt_rows", CONF_BOOL, AT(prompt_rows), "on", 0, 0, NULL, false, "", "learn from prompts too, not from replies alone"},
 	{"train.cache_mb", CONF_INT, AT(cache_mb), "1024", 0, 1e7, NULL, false, "MiB", "teachers kept in memory from one epoch to the next"},
@@ -75,22 +79,24 @@ static const struct conf_program program = {
 	.entries = entries, .struct_size = sizeof(struct conf)};
 
 static volatile sig_atomic_t caught;
-static volatile int stop_now;
+static volatile int stop_now, group_ends;
 
 static void on_signal(int s)
 {
-	(void)s;
 	caught = caught + 1;
 	stop_now = caught; /* twice: the last evaluation is cut short too */
+	if (s == SIGTERM) /* under mpirun: a rank is gone, and soon all of us */
+		group_ends = 1;
 }
 
 struct session {
 	const struct conf *c;
 	const struct frozen *fz;
-	char dir[4096];
+	char dir[4096], state[4112];
 	char sha[65];
 	uint64_t said, began;
 	bool tty;
+	struct comm *ranks;
 };
 
 /* ---- telling ---- */
@@ -153,6 +159,8 @@ static void print_table(const struct session *s, const struct offline_report *r)
 static int report(void *arg, const struct offline_report *r)
 {
 	struct session *s = arg;
+	if (r->resumed && !s->said)
+		fprintf(stderr, "going on from step %" PRId64 ", %s\n", r->resumed, s->state);
 	if (!r->evaluated)
 		progress(s, r);
 	else if (s->c->json)
@@ -195,8 +203,9 @@ static int submit(const struct session *s, struct errtext *e)
 
 /* ---- options ---- */
 
-static void options(const struct conf *c, struct offline_options *o)
+static void options(const struct session *s, struct offline_options *o)
 {
+	const struct conf *c = s->c;
 	*o = (struct offline_options){
 		.kind = &trainer_eagle3, .seed = (uint64_t)c->seed,
 		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
@@ -205,8 +214,10 @@ static void options(const struct conf *c, struct offline_options *o)
 		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .history_rows = (int)c->history_rows, .epochs = (int)c->epochs, .tokens = c->tokens,
 		.prompt_rows = c->prompt_rows, .cosine = c->schedule == 1, .stream = c->order == 1, .replay_share = c->replay_share, .anchor = c->anchor, .ema = c->ema, .heldout_share = c->share,
 		.heldout_domain_max = (int)c->domain_max, .k = (int)c->k, .eval_tokens = c->eval_tokens, .cache_bytes = (uint64_t)c->cache_mb << 20,
-		.stop = &stop_now,
+		.stop = &stop_now, .state_dir = c->resume ? s->state : NULL,
 	};
+	o->train.ranks = s->ranks;
+	o->train.ulysses = (int)c->ulysses;
 }
 
 /* The folders to train from; record files are read into one of their own first. */
@@ -240,6 +251,26 @@ static int open_start(const struct session *s, struct draft *ret, bool *ret_any,
 	return s->c->from_version ? publish_read_version(s->c->store, (uint32_t)s->c->from_version, s->fz, ret, e) : 0;
 }
 
+/* All processors, or this rank's share of those of its machine. */
+static int open_dev(const struct session *s, struct dev **ret)
+{
+	long all = sysconf(_SC_NPROCESSORS_ONLN) / s->ranks->local;
+	int threads = s->c->threads ? (int)s->c->threads : all > 1 ? (int)all : 1;
+	(void)setpriority(PRIO_PROCESS, 0, (int)s->c->nice);
+	return dev_cpu_new(threads, ISA_AUTO, ret);
+}
+
+/* Every rank but the first. */
+static int follow(const struct session *s, struct errtext *e)
+{
+	struct dev *d = NULL;
+	int r = open_dev(s, &d);
+	if (!r)
+		r = crew_follow(s->ranks, d, s->fz->embedding, s->fz->V, s->fz->H, e);
+	dev_free(d);
+	return r;
+}
+
 static int train(struct session *s, struct errtext *e)
 {
 	struct offline_options o;
@@ -248,16 +279,14 @@ static int train(struct session *s, struct errtext *e)
 	struct draft start = {0};
 	struct dev *d = NULL;
 	bool any = false;
-	long threads = s->c->threads ? (long)s->c->threads : sysconf(_SC_NPROCESSORS_ONLN);
-	options(s->c, &o);
-	(void)setpriority(PRIO_PROCESS, 0, (int)s->c->nice);
+	options(s, &o);
 	int r = open_start(s, &start, &any, e);
 	if (!r)
 		r = open_corpus(s, &corpus, e);
 	if (!r && *s->c->judge_pool)
 		r = corpus_open(s->c->judge_pool, s->fz, &judge, e);
 	if (!r)
-		r = dev_cpu_new(threads > 0 ? (int)threads : 1, ISA_AUTO, &d);
+		r = open_dev(s, &d);
 	if (!r) {
 		fprintf(stderr, "%d requests, %" PRId64 " rows (%" PRId64 " generated), %" PRIu64 " records refused%s%s\n", corpus.runs.n, corpus.rows, corpus.generated,
 			corpus.refused, *corpus.why ? ": " : "", corpus.why);
@@ -270,6 +299,27 @@ static int train(struct session *s, struct errtext *e)
 	return r;
 }
 
+/* Rank 0, and the only one there is without mpirun. */
+static int lead(struct session *s, struct errtext *e)
+{
+	const struct conf *c = s->c;
+	if (*c->out)
+		(void)snprintf(s->dir, sizeof s->dir, "%s", c->out);
+	else
+		(void)snprintf(s->dir, sizeof s->dir, "%s/incoming/offline-%" PRId64, c->store, clock_wall_ms() / 1000);
+	(void)snprintf(s->state, sizeof s->state, "%s.state", s->dir);
+	if (c->submit && *c->out)
+		return errtext_set(e, -EINVAL, "--submit takes a draft in store/incoming: leave --out away");
+	if (c->resume && !*c->out)
+		return errtext_set(e, -EINVAL, "--resume needs --out: that is where the state is looked for, in OUT.state");
+	int r = train(s, e);
+	if (comm_lost(r))
+		return errtext_set(e, r, "%s; %s", s->ranks->error, c->resume ? "the same command goes on from the last evaluation" : "--resume would go on from the last evaluation");
+	if (!r)
+		fprintf(stderr, "%s%s: %.12s\n", s->tty ? "\n" : "", *s->sha ? s->dir : "no step was taken, nothing was written", s->sha);
+	return !r && c->submit && *s->sha ? submit(s, e) : r;
+}
+
 int cmd_train(int argc, char **argv)
 {
 	struct conf c;
@@ -279,28 +329,21 @@ int cmd_train(int argc, char **argv)
 	int r = conf_load(&program, argc, argv, &c, NULL, 0, NULL, &e);
 	if (r > 0)
 		return 0;
-	if (r) {
+	if (r || (r = comm_open(&s.ranks, &e))) {
 		fprintf(stderr, "redraft-learn train: %s\n", e.text);
 		return 2;
 	}
-	(void)signal(SIGINT, on_signal);
+	s.ranks->timeout_s = (int)c.timeout_s;
+	s.ranks->stop = s.ranks->size > 1 ? &group_ends : NULL;
+	(void)signal(SIGINT, s.ranks->rank ? SIG_IGN : on_signal); /* rank 0 ends the others */
 	(void)signal(SIGTERM, on_signal);
-	if (*c.out)
-		(void)snprintf(s.dir, sizeof s.dir, "%s", c.out);
-	else
-		(void)snprintf(s.dir, sizeof s.dir, "%s/incoming/offline-%" PRId64, c.store, clock_wall_ms() / 1000);
-	if (c.submit && *c.out)
-		r = errtext_set(&e, -EINVAL, "--submit takes a draft in store/incoming: leave --out away");
+	r = frozen_open(c.store, c.target_fp, &fz, &e);
 	if (!r)
-		r = frozen_open(c.store, c.target_fp, &fz, &e);
-	if (!r)
-		r = train(&s, &e);
-	if (!r)
-		fprintf(stderr, "%s%s: %.12s\n", s.tty ? "\n" : "", *s.sha ? s.dir : "no step was taken, nothing was written", s.sha);
-	if (!r && c.submit && *s.sha)
-		r = submit(&s, &e);
+		r = s.ranks->rank ? follow(&s, &e) : lead(&s, &e);
 	if (r)
 		fprintf(stderr, "redraft-learn train: %s\n", *e.text ? e.text : strerror(-r));
+	crew_end(s.ranks);
+	comm_free(s.ranks);
 	frozen_close(&fz);
 	conf_done(&program, &c);
 	return r >= 0 ? r : r == -EINVAL || r == -ENOENT ? 2 : 1;

@@ -27,13 +27,9 @@ int crew_tell(struct comm *c, enum crew_op op, int trainer, int64_t n, const str
 	return r;
 }
 
-void crew_end(struct comm *c, int r)
+void crew_end(struct comm *c)
 {
-	if (c->size == 1 || c->failed)
-		return;
-	if (r < 0)
-		comm_abort(c, strerror(-r));
-	else
+	if (!c->failed)
 		(void)!crew_tell(c, CREW_END, 0, 0, NULL, 0);
 }
 

@@ -23,5 +23,5 @@ struct crew_part {
 int MUSTCHECK crew_tell(struct comm *c, enum crew_op op, int trainer, int64_t n, const struct crew_part *parts, int n_parts);
 /* The other ranks: do as told until CREW_END (0) or failure (-errno with e). embedding [V,H_t]: the target's, as on rank 0. */
 int MUSTCHECK crew_follow(struct comm *c, struct dev *d, const uint16_t *embedding, int V, int H_t, struct errtext *e);
-/* Rank 0, when it is done: r 0 sends the others home, a failure takes them along. */
-void crew_end(struct comm *c, int r);
+/* Rank 0, when it is done, well or not: the others go home. A group that is broken needs no telling. */
+void crew_end(struct comm *c);

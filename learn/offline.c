@@ -5,7 +5,7 @@
  * again. Which runs are held out, and the order of each epoch, come from
  * counter random numbers keyed by the seed.
  */
-#include "learn/offline.h"
+#include "learn/offline_priv.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,29 +18,6 @@
 #include "learn/ttt.h"
 
 enum { MIN_WINDOW = 8 };
-
-struct lesson {
-	int run, row0, n;         /* rows of the run with weight */
-	struct batch_teacher *kept; /* owned; NULL: worked out again */
-};
-
-struct offline {
-	const struct offline_options *o;
-	struct dev *d;
-	struct corpus *corpus, *judge;
-	const struct offline_calls *calls;
-	uint8_t *held;            /* [corpus->runs.n] 1: judged, not trained */
-	struct lesson *lesson;
-	int n_lessons, *order;
-	uint64_t cached;
-	struct batcher batcher;
-	struct trainer *t;
-	real *anchor;             /* [draft.n] owned; NULL: none yet */
-	struct draft draft;       /* what is judged and kept; w is the average, or a copy of the masters */
-	struct offline_report rep;
-	int64_t eval_at;
-	uint64_t spent_us;
-};
 
 static uint64_t draw(uint64_t seed, uint64_t stream, uint64_t i)
 {
@@ -301,7 +278,7 @@ static int look(struct offline *x)
 	if (!r && x->calls->keep)
 		r = x->calls->keep(x->calls->arg, &x->draft, &x->rep);
 	x->eval_at = x->rep.tokens + x->o->eval_tokens;
-	return r;
+	return !r && x->o->state_dir ? offline_save(x, x->e) : r;
 }
 
 /* ---- training ---- */
@@ -366,10 +343,13 @@ static int one(struct offline *x, struct lesson *l)
 static int shuffled(struct offline *x)
 {
 	int r = 0;
-	for (int epoch = 0; epoch < x->o->epochs && !r && !over(x); epoch++) {
-		shuffle(x, epoch);
-		for (int i = 0; i < x->n_lessons && !r && !over(x); i++)
-			r = one(x, &x->lesson[x->order[i]]);
+	for (int64_t all = (int64_t)x->o->epochs * x->n_lessons, epoch = -1; x->done < all && !r && !over(x);) {
+		int64_t now = x->done / x->n_lessons, i = x->done % x->n_lessons;
+		if (now != epoch)
+			shuffle(x, (int)now);
+		epoch = now;
+		x->done++;
+		r = one(x, &x->lesson[x->order[i]]);
 	}
 	return r;
 }
@@ -378,10 +358,12 @@ static int shuffled(struct offline *x)
 static int streamed(struct offline *x)
 {
 	int r = 0;
-	for (int i = 0, n = 0; i < x->n_lessons && !r && !over(x); n++) {
-		bool again = i > 0 && (double)(draw(x->o->seed, 2, (uint64_t)n) >> 11) * 0x1p-53 < x->o->replay_share;
+	while (x->done < x->n_lessons && !r && !over(x)) {
+		uint64_t i = (uint64_t)x->done, n = (uint64_t)x->turn;
+		bool again = i > 0 && (double)(draw(x->o->seed, 2, n) >> 11) * 0x1p-53 < x->o->replay_share;
 		if (again) {
-			r = one(x, &x->lesson[draw(x->o->seed, 3, (uint64_t)n) % (uint64_t)i]);
+			x->turn++;
+			r = one(x, &x->lesson[draw(x->o->seed, 3, n) % i]);
 			continue;
 		}
 		int leg = x->corpus->pool_of[x->lesson[i].run];
@@ -391,15 +373,17 @@ static int streamed(struct offline *x)
 				r = drop_anchor(x);
 		}
 		x->rep.leg = leg;
+		x->done++;
+		x->turn++;
 		if (!r)
-			r = one(x, &x->lesson[i++]);
+			r = one(x, &x->lesson[i]);
 	}
 	return r;
 }
 
 static int train(struct offline *x)
 {
-	int r = x->o->eval_tokens ? look(x) : 0;
+	int r = x->o->eval_tokens && !x->done ? look(x) : 0;
 	if (!r)
 		r = x->o->stream ? streamed(x) : shuffled(x);
 	return r ? r : look(x);
@@ -408,7 +392,7 @@ static int train(struct offline *x)
 int offline_train(const struct offline_options *o, struct dev *d, struct corpus *corpus, struct corpus *judge_by, const struct draft *start,
 		  const struct offline_calls *calls, struct errtext *e)
 {
-	struct offline x = {.o = o, .d = d, .corpus = corpus, .judge = judge_by, .calls = calls};
+	struct offline x = {.o = o, .d = d, .corpus = corpus, .judge = judge_by, .calls = calls, .e = e};
 	int64_t rows = 0;
 	int r = hold_out(&x);
 	if (!r)
@@ -419,6 +403,8 @@ int offline_train(const struct offline_options *o, struct dev *d, struct corpus 
 		r = begin(&x, start, rows, e);
 	if (!r && start && o->anchor > 0)
 		r = drop_anchor(&x);
+	if (!r && o->state_dir)
+		r = offline_restore(&x, e);
 	if (!r)
 		r = train(&x);
 	for (int i = 0; i < x.n_lessons; i++)

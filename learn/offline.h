@@ -2,8 +2,9 @@
  *
  * The same trainer, batches and replay as online; what differs is the order
  * (every epoch a new permutation), a learning rate that may end, and that all
- * of it is a pure function of corpus, options and seed: nothing is journalled,
- * a run that was killed is started again from its last folder or from the start.
+ * of it is a pure function of corpus, options and seed: nothing is journalled.
+ * A run that was killed goes on from the state at its last evaluation, to the same
+ * weights bit for bit, or is started again.
  * Threads: one owner, which owns the dev too.
  */
 #pragma once
@@ -27,6 +28,7 @@ struct offline_options {
 	int64_t eval_tokens;          /* between two evaluations; 0 = at the end alone */
 	uint64_t cache_bytes;         /* teachers kept from one epoch to the next */
 	const volatile int *stop;     /* set: end with what there is */
+	const char *state_dir;        /* the state at each evaluation is kept there, and gone on from; NULL: nowhere */
 };
 
 struct offline_domain {
@@ -40,6 +42,7 @@ enum { OFFLINE_MAX_DOMAINS = 17 }; /* and all together, last */
 
 struct offline_report {
 	int64_t step, steps;          /* steps: expected in all */
+	int64_t resumed;              /* step that the run went on from; 0: from the start */
 	int64_t tokens, tokens_total;
 	double seconds;               /* of training */
 	double loss, accuracy;        /* running means */

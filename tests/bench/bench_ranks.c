@@ -91,7 +91,7 @@ static int lead(const struct want *w, struct comm *c, struct dev *d, const struc
 		r = trainer_eagle3.step(t, &b, ret);
 	*ret_took = (now() - t0) / w->reps;
 	trainer_eagle3.free(t);
-	crew_end(c, r);
+	crew_end(c);
 	if (r)
 		fprintf(stderr, "bench_ranks: %s\n", *e.text ? e.text : c->failed ? c->error : *d->error ? d->error : strerror(-r));
 	return r;

@@ -57,6 +57,7 @@ struct seen {
 	struct offline_report last, first;
 	int evaluated;
 	uint64_t hash;
+	int64_t die_at; /* step at which the run is cut off; 0 = never */
 };
 
 static int on_report(void *arg, const struct offline_report *r)
@@ -65,7 +66,7 @@ static int on_report(void *arg, const struct offline_report *r)
 	if (r->evaluated && !s->evaluated++)
 		s->first = *r;
 	s->last = *r;
-	return 0;
+	return s->die_at && r->step >= s->die_at ? -EINTR : 0;
 }
 
 static int on_keep(void *arg, const struct draft *d, const struct offline_report *r)
@@ -89,22 +90,31 @@ static struct offline_options plain(void)
 	};
 }
 
-static void go(struct world *w, const struct offline_options *o, int threads, const char *judge_by, struct seen *ret)
+static char said[256];
+
+static int run(struct world *w, const struct offline_options *o, int threads, const char *judge_by, struct seen *ret)
 {
 	struct corpus c, other = {0};
 	struct dev *d = NULL;
 	struct errtext e = {""};
 	struct offline_calls calls = {on_report, on_keep, ret};
-	memset(ret, 0, sizeof *ret);
+	*ret = (struct seen){.die_at = ret->die_at};
 	assert_int_equal(dev_cpu_new(threads, ISA_PORTABLE, &d), 0);
 	assert_int_equal(corpus_open(w->pool, &w->fz, &c, &e), 0);
 	assert_int_equal(c.runs.n, RUNS);
 	if (judge_by)
 		assert_int_equal(corpus_open(judge_by, &w->fz, &other, &e), 0);
-	assert_int_equal(offline_train(o, d, &c, judge_by ? &other : NULL, NULL, &calls, &e), 0);
+	int r = offline_train(o, d, &c, judge_by ? &other : NULL, NULL, &calls, &e);
 	corpus_close(&other);
 	corpus_close(&c);
 	dev_free(d);
+	(void)snprintf(said, sizeof said, "%s", e.text);
+	return r;
+}
+
+static void go(struct world *w, const struct offline_options *o, int threads, const char *judge_by, struct seen *ret)
+{
+	assert_int_equal(run(w, o, threads, judge_by, ret), 0);
 }
 
 static void test_same_bits(void **state)
@@ -180,6 +190,44 @@ static void test_stream(void **state)
 	assert_true(a.hash == b.hash);
 }
 
+/* Cut off at any step, a run goes on from its last evaluation to the same weights; another run's state is refused by name. */
+static void resumed(struct world *w, struct offline_options o, const char *name)
+{
+	char dir[400];
+	struct seen whole = {0}, part = {0};
+	(void)snprintf(dir, sizeof dir, "%s/%s", w->dir, name);
+	o.eval_tokens = 150;
+	go(w, &o, 1, NULL, &whole);
+	o.state_dir = dir;
+	for (int64_t at = 2; at < whole.last.step; at += 7) {
+		part.die_at = at;
+		assert_int_equal(run(w, &o, 1, NULL, &part), -EINTR);
+		assert_true(at < 20 || part.last.resumed > 0); /* it did go on, not start again */
+	}
+	part.die_at = 0;
+	go(w, &o, 2, NULL, &part);
+	assert_true(part.hash == whole.hash);
+	assert_int_equal(part.last.step, whole.last.step);
+	assert_int_equal(part.last.tokens, whole.last.tokens);
+	go(w, &o, 1, NULL, &part); /* done already: nothing is trained twice */
+	assert_true(part.hash == whole.hash && part.last.resumed == whole.last.step);
+	o.train.lr = (real)1e-4;
+	assert_int_equal(run(w, &o, 1, NULL, &part), -EINVAL);
+	assert_non_null(strstr(said, "lr was another"));
+}
+
+static void test_resume(void **state)
+{
+	struct offline_options o = plain();
+	o.ema = 0.9;
+	resumed(*state, o, "a.state");
+	o.stream = true;
+	o.replay_share = 0.4;
+	o.anchor = 0.01;
+	o.ema = 0;
+	resumed(*state, o, "b.state");
+}
+
 static void test_files_and_back(void **state)
 {
 	struct world *w = *state;
@@ -248,6 +296,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_learns, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_held_out, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stream, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_resume, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_files_and_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
 	};

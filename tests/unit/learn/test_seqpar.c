@@ -174,7 +174,7 @@ static void group(const struct sequence *s, struct train_options opt, int U, int
 		assert_int_equal(pthread_create(&t[i], NULL, follow, &m[i]), 0);
 	}
 	school(s, opt, c[0], U, from, ret);
-	crew_end(c[0], 0);
+	crew_end(c[0]);
 	for (int i = 1; i < n; i++) {
 		(void)pthread_join(t[i], NULL);
 		if (m[i].r)
@@ -356,7 +356,7 @@ static void test_failures(void **state)
 	s.b.loss_max = 0;
 	assert_int_equal(trainer_eagle3.step(t, &s.b, &res), 0);
 	trainer_eagle3.free(t);
-	crew_end(c[0], 0);
+	crew_end(c[0]);
 	(void)pthread_join(th[1], NULL);
 	assert_int_equal(m[1].r, 0);
 	comm_free(c[0]);
