@@ -9,6 +9,8 @@
 
 struct control {
 	struct worker *w;
+	json_t *(*config)(void *arg);
+	void *config_arg;
 	struct rpc_server *server;
 };
 
@@ -80,6 +82,41 @@ static void on_compare(void *ctx, struct rpc_call *call, json_t *params)
 		post(ctx, call, (struct command){.kind = CMD_COMPARE, .version = (uint32_t)version, .k = (int)requests});
 }
 
+static void on_replay(void *ctx, struct rpc_call *call, json_t *params)
+{
+	json_int_t version = 0, requests = 64;
+	if (number(call, params, "version", 1, UINT32_MAX, true, &version) && number(call, params, "requests", 1, 4096, false, &requests))
+		post(ctx, call, (struct command){.kind = CMD_REPLAY, .version = (uint32_t)version, .k = (int)requests});
+}
+
+static void on_purge(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct command c = {.kind = CMD_PURGE};
+	const char *tenant;
+	if (!text(call, params, "tenant", true, &tenant))
+		return;
+	size_t n = strlen(tenant);
+	if (n < 1 || n > 64 || strspn(tenant, "abcdefghijklmnopqrstuvwxyz0123456789") != n) {
+		rpc_error(call, "org.varlink.service.InvalidParameter", "tenant must be as records carry it: a keyed hash of at most 64 digits, or anonymous");
+		return;
+	}
+	(void)snprintf(c.text, sizeof c.text, "%s", tenant);
+	post(ctx, call, c);
+}
+
+static void on_config(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct control *k = ctx;
+	(void)params;
+	rpc_reply(call, json_pack("{s:o}", "config", k->config ? k->config(k->config_arg) : json_object()));
+}
+
+void control_config(struct control *c, json_t *(*config)(void *arg), void *arg)
+{
+	c->config = config;
+	c->config_arg = arg;
+}
+
 static void on_verdict(void *ctx, struct rpc_call *call, json_t *params)
 {
 	struct command c = {.kind = CMD_VERDICT};
@@ -135,6 +172,9 @@ static const struct rpc_method methods[] = {
 	{"io.redraft.Learn.Status", RPC_STATUS, on_status},
 	{"io.redraft.Learn.Evaluate", RPC_CONTROL, on_evaluate},
 	{"io.redraft.Learn.CompareServed", RPC_CONTROL, on_compare},
+	{"io.redraft.Learn.Config", RPC_STATUS, on_config},
+	{"io.redraft.Learn.Replay", RPC_CONTROL, on_replay},
+	{"io.redraft.Learn.Purge", RPC_CONTROL, on_purge},
 	{"io.redraft.Learn.Verdict", RPC_CONTROL, on_verdict},
 	{"io.redraft.Learn.Rebase", RPC_CONTROL, on_rebase},
 	{"io.redraft.Learn.SetDrift", RPC_CONTROL, on_drift},

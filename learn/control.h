@@ -8,4 +8,6 @@
 
 struct control;
 int MUSTCHECK control_start(struct loop *loop, const char *run_dir, struct worker *w, struct control **ret, struct errtext *e);
+/* What Config answers, from now on: new reference. */
+void control_config(struct control *c, json_t *(*config)(void *arg), void *arg);
 struct control *control_stop(struct control *c);

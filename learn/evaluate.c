@@ -111,3 +111,27 @@ int evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, json_t
 	json_decref(pairs);
 	return r;
 }
+
+int evaluate_newest(struct learner *l, uint32_t version, int most, int k, json_t **ret, struct errtext *e)
+{
+	struct draft d = {0};
+	const struct draft *v[2] = {&d, NULL};
+	struct tally t[MAX_DOMAINS] = {0};
+	json_t *pairs = json_array(), *a = json_array();
+	int n_t = 0, r = pairs && a ? publish_read_version(l->o.store, version, l->fz, &d, e) : -ENOMEM;
+	for (int i = l->runs.n - 1; i >= 0 && (int)json_array_size(pairs) < most && !r; i--)
+		r = pair(l, &l->runs.v[i], v, k, t, &n_t, pairs);
+	draft_done(&d);
+	int requests = (int)json_array_size(pairs);
+	json_decref(pairs);
+	if (!r && !requests)
+		r = EVALUATE_E_NOT_ENOUGH;
+	for (int i = 0; i < n_t && !r; i++)
+		r = json_array_append_new(a, json_pack("{s:I,s:s,s:i,s:I,s:f}", "version", (json_int_t)version, "domain", t[i].domain, "requests",
+						       t[i].requests, "rounds", (json_int_t)t[i].rounds[0], "accept_length",
+						       accept_length(t[i].rounds[0], t[i].accepted[0]))) ? -ENOMEM : 0;
+	if (!r)
+		r = (*ret = json_pack("{s:I,s:i,s:i,s:O}", "version", (json_int_t)version, "k", k, "requests", requests, "table", a)) ? 0 : -ENOMEM;
+	json_decref(a);
+	return r;
+}

@@ -12,5 +12,8 @@ enum { EVALUATE_E_NOT_ENOUGH = 1 };
 /* live 0 = plain decoding, accept length 1. *ret: {"requests", "full", "pairs", "table"} as io.redraft.Learn.Evaluate
  * says. EVALUATE_E_NOT_ENOUGH: nothing is held out; -EINVAL with e: a version that cannot be read. */
 int MUSTCHECK evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, json_t **ret, struct errtext *e);
+/* What `version` would have done on the newest `most` runs of the pool with a whole history, trained or not: {"version", "k",
+ * "requests", "table"}. Not a verdict: it may have been trained on them. EVALUATE_E_NOT_ENOUGH, -EINVAL as above. */
+int MUSTCHECK evaluate_newest(struct learner *l, uint32_t version, int most, int k, json_t **ret, struct errtext *e);
 /* One run under one draft, from its row `first` on (run.first; behind its history). rounds 0: nothing to judge. */
 int MUSTCHECK evaluate_run(struct dev *dev, const struct frozen *fz, const struct joined *j, int first, const struct draft *d, int k, struct replay_result *ret);

@@ -80,7 +80,7 @@ static void kin(struct join *j, struct run *o, const struct trace_record *r, int
 	const char *blank = strrchr(m->parent, ' ');
 	o->name = name_of(j, partition, m->producer, m->request, strlen(m->request));
 	o->conversation = text_hash(m->conversation);
-	o->tenant = text_hash(m->tenant);
+	o->tenant = run_tenant(m->tenant);
 	if (!blank || blank == m->parent || m->run)
 		return;
 	char *end;
@@ -181,6 +181,17 @@ void join_drop_older(struct join *j, int64_t born)
 {
 	for (int i = 0; i < j->n;) {
 		if (j->open[i].run.born < born) {
+			run_done(&j->open[i].run);
+			forget(j, i);
+		} else
+			i++;
+	}
+}
+
+void join_drop_tenant(struct join *j, uint64_t tenant)
+{
+	for (int i = 0; i < j->n;) {
+		if (j->open[i].run.tenant == tenant) {
 			run_done(&j->open[i].run);
 			forget(j, i);
 		} else

@@ -39,6 +39,7 @@ int MUSTCHECK join_add(struct join *j, const struct trace_record *r, int partiti
 /* The open part of that name, or NULL: a parent that has not closed yet. */
 const struct run *join_find(const struct join *j, uint64_t name);
 void join_drop_below(struct join *j, uint32_t segment);
+void join_drop_tenant(struct join *j, uint64_t tenant);
 void join_drop_older(struct join *j, int64_t born);
 json_t *join_to_json(const struct join *j);
 int MUSTCHECK join_from_json(struct join *j, const json_t *v); /* into an empty one */

@@ -27,7 +27,7 @@ struct journal {
 	bool broken;      /* a write or sync failed: nothing after it can be believed */
 };
 
-static const char *const words[J_N] = {"config", "take", "gap", "init", "rebase", "step", "publish", "submitted", "withdraw", "verdict", "pause", "resume", "drift", "expire"};
+static const char *const words[J_N] = {"config", "take", "gap", "init", "rebase", "step", "publish", "submitted", "withdraw", "verdict", "pause", "resume", "drift", "expire", "purge"};
 
 static void checksum(const char *s, size_t n, char ret[17])
 {
@@ -56,6 +56,7 @@ static int print(const struct journal_entry *x, char *line, size_t size)
 	case J_CONFIG:
 	case J_PUBLISH:
 	case J_INIT:
+	case J_PURGE:
 		return snprintf(line, size, "%s %s", words[x->kind], x->text);
 	default:
 		return snprintf(line, size, "%s", words[x->kind]);
@@ -105,6 +106,7 @@ static int parse(char *line, struct journal_entry *ret)
 	case J_CONFIG:
 	case J_PUBLISH:
 	case J_INIT:
+	case J_PURGE:
 		ok = ok && strlen(args) < sizeof x.text;
 		if (ok)
 			memcpy(x.text, args, strlen(args) + 1);

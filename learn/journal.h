@@ -24,6 +24,7 @@ enum journal_kind {
 	J_PAUSE, J_RESUME,
 	J_DRIFT,   /* number: level */
 	J_EXPIRE,  /* number: what was recorded before that second (since 1970) is forgotten */
+	J_PURGE,   /* text: a tenant whose records are forgotten */
 	J_N
 };
 

@@ -5,6 +5,7 @@
  * waits, a run of the pool that was not trained max_epochs times yet: a domain first, then one of its runs.
  */
 #include "learn/learner.h"
+#include "learn/purge.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -411,6 +412,9 @@ int learner_apply(struct learner *l, const struct journal_entry *x, struct errte
 	case J_EXPIRE:
 		l->n.out[OUT_EXPIRED] += (uint64_t)runs_drop_older(&l->runs, x->number);
 		join_drop_older(&l->join, x->number);
+		return 0;
+	case J_PURGE:
+		purge_index(l, x->text);
 		return 0;
 	default:
 		return errtext_set(e, -EINVAL, "journal: entry of kind %d", (int)x->kind);

@@ -116,6 +116,7 @@ struct learner {
 	uint64_t aside_bytes;
 	int aside_files;
 	char last_bad[160];       /* why the last record was set aside */
+	int64_t seen_s;           /* when the newest record read was written, s since 1970; for people */
 	int64_t taken;            /* records of the J_TAKE being repeated, where it failed */
 };
 
@@ -126,6 +127,9 @@ enum { LEARNER_E_INEXACT = 1 };
 int MUSTCHECK learner_open(const struct learner_options *o, struct dev *d, struct source *src, const struct frozen *fz,
 			   struct learner **ret, struct errtext *e);
 struct learner *learner_close(struct learner *l); /* writes nothing */
+
+/* How long ago the newest record read was written, s; 0 = not known. */
+double learner_age_s(const struct learner *l);
 
 /* Journal an entry, sync, apply. */
 int MUSTCHECK learner_do(struct learner *l, const struct journal_entry *x, struct errtext *e);

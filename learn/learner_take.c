@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "daemon/base/clock.h"
 #include "learn/keep.h"
 
 enum { ASIDE_FILES = 200, ASIDE_BYTES = 64 << 20, READ_AGAIN_MS = 200 };
@@ -268,6 +269,8 @@ static int consume_partition(struct learner *l, int p, int max, int *ret_n, stru
 			break;
 		if (!n++)
 			x.offset = m.offset;
+		if (m.time_s > l->seen_s)
+			l->seen_s = m.time_s;
 		r = learner_take_one(l, p, m.offset, m.time_s, m.data, m.len);
 		l->src->release(l->src, &m);
 		if (r)
@@ -305,6 +308,12 @@ int learner_consume(struct learner *l, int max, int *ret_n, struct errtext *e)
 	}
 	l->turn = l->n_parts ? (l->turn + 1) % l->n_parts : 0;
 	return r;
+}
+
+double learner_age_s(const struct learner *l)
+{
+	double age = (double)clock_wall_ms() / 1000 - (double)l->seen_s;
+	return l->seen_s && age > 0 ? age : 0;
 }
 
 /* ---- again ---- */

@@ -348,12 +348,9 @@ static int zero(int fd, uint32_t offset, uint32_t len)
 	return 0;
 }
 
-static int erase_one(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, void *arg)
+static int erase(struct pool *p, uint32_t segment, uint32_t offset, const struct entry *h)
 {
-	struct erasing *x = arg;
 	char path[PATH_MAX];
-	if (h->magic != MAGIC || h->time_s >= x->before)
-		return 0;
 	int r = seg_path(p, segment, path), fd = r ? -1 : open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return r ? r : -errno;
@@ -364,6 +361,15 @@ static int erase_one(struct pool *p, uint32_t segment, uint32_t offset, struct e
 	if (!r && fdatasync(fd))
 		r = -errno;
 	(void)close(fd);
+	return r;
+}
+
+static int erase_older(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, void *arg)
+{
+	struct erasing *x = arg;
+	if (h->magic != MAGIC || h->time_s >= x->before)
+		return 0;
+	int r = erase(p, segment, offset, h);
 	x->n += !r;
 	return r;
 }
@@ -371,8 +377,40 @@ static int erase_one(struct pool *p, uint32_t segment, uint32_t offset, struct e
 int pool_erase_older(struct pool *p, int64_t time_s, uint64_t *ret_n)
 {
 	struct erasing x = {.before = time_s};
-	int r = each_header(p, erase_one, &x);
+	int r = each_header(p, erase_older, &x);
 	*ret_n = x.n;
+	return r;
+}
+
+struct matching {
+	bool (*match)(void *arg, const void *blob, uint32_t len);
+	void *arg;
+	struct buf blob;
+	uint64_t n, bytes;
+};
+
+static int erase_matching(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, void *arg)
+{
+	struct matching *x = arg;
+	struct entry again;
+	if (h->magic != MAGIC)
+		return 0;
+	int r = read_entry(p, segment, offset, &again, &x->blob);
+	if (r == -ENOMEM || (!r && !x->match(x->arg, x->blob.data, h->len)))
+		return r;
+	r = erase(p, segment, offset, h); /* one that is damaged goes too: nobody can say whose it was, and nobody can read it */
+	x->n += !r;
+	x->bytes += r ? 0 : h->len;
+	return r;
+}
+
+int pool_erase_if(struct pool *p, bool (*match)(void *arg, const void *blob, uint32_t len), void *arg, uint64_t *ret_n, uint64_t *ret_bytes)
+{
+	struct matching x = {.match = match, .arg = arg, .blob = BUF_INIT(0)};
+	int r = each_header(p, erase_matching, &x);
+	buf_done(&x.blob);
+	*ret_n = x.n;
+	*ret_bytes = x.bytes;
 	return r;
 }
 

@@ -53,6 +53,9 @@ int MUSTCHECK pool_oldest(struct pool *p, int64_t *ret_time_s);
  * what no checkpoint and no run needs any more. *ret_n: how many. */
 int MUSTCHECK pool_erase_older(struct pool *p, int64_t time_s, uint64_t *ret_n);
 
+/* The same for those whose blob match says yes to. *ret_bytes: of their blobs. */
+int MUSTCHECK pool_erase_if(struct pool *p, bool (*match)(void *arg, const void *blob, uint32_t len), void *arg, uint64_t *ret_n, uint64_t *ret_bytes);
+
 /* Over the size: forget the oldest segment (never the one being written). true when
  * first moved: the caller copies what it keeps of it, and drops every run that refers to an older one. */
 bool pool_shrink(struct pool *p);

@@ -310,6 +310,11 @@ static void on_status(void *arg, char *ret, size_t size)
 	json_decref(j);
 }
 
+static json_t *on_config(void *arg)
+{
+	return conf_show(&program, arg);
+}
+
 static int run(struct conf *c, const struct frozen *fz, int argc, char **argv)
 {
 	struct worker_options o = {
@@ -331,6 +336,8 @@ static int run(struct conf *c, const struct frozen *fz, int argc, char **argv)
 	r = worker_start(&o, p.loop, src, fz, on_exit_of_worker, &p, &p.worker);
 	if (!r && !o.follow)
 		r = control_start(p.loop, c->run_dir, p.worker, &control, &e);
+	if (control)
+		control_config(control, on_config, c);
 	if (!r)
 		r = service_new(&(struct service_options){.loop = p.loop, .alive = on_alive, .status = on_status, .arg = &p}, &p.service);
 	if (!r) {

@@ -99,6 +99,24 @@ int runs_drop_older(struct runs *s, int64_t born)
 	return n - keep;
 }
 
+int runs_drop_tenant(struct runs *s, uint64_t tenant)
+{
+	int keep = 0, n = s->n;
+	for (int i = 0; i < s->n; i++) {
+		if (s->v[i].tenant == tenant)
+			run_done(&s->v[i]);
+		else
+			s->v[keep++] = s->v[i];
+	}
+	s->n = keep;
+	return n - keep;
+}
+
+uint64_t run_tenant(const char *tenant)
+{
+	return *tenant ? run_hash(0xcbf29ce484222325u, tenant, strlen(tenant)) : 0;
+}
+
 void runs_done(struct runs *s)
 {
 	for (int i = 0; i < s->n; i++)

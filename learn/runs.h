@@ -47,6 +47,8 @@ void run_done(struct run *r);
 int MUSTCHECK runs_add(struct runs *s, const struct run *r); /* takes r's refs */
 struct run *runs_find(struct runs *s, uint64_t id);          /* NULL: left the pool */
 void runs_drop_below(struct runs *s, uint32_t segment);       /* what refers to older segments */
+int runs_drop_tenant(struct runs *s, uint64_t tenant);         /* how many; tenant: run_tenant */
+uint64_t run_tenant(const char *tenant);                       /* as run.tenant holds it */
 int runs_drop_older(struct runs *s, int64_t born);           /* what is older; how many */
 void runs_done(struct runs *s);
 int MUSTCHECK run_ref_add(struct run *r, struct pool_ref ref);

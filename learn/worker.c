@@ -22,6 +22,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/base/rpc.h"
 #include "learn/evaluate.h"
+#include "learn/purge.h"
 #include "learn/served.h"
 #include "learn/worker_priv.h"
 
@@ -163,6 +164,34 @@ static int do_compare(struct worker *w, const struct command *c, struct errtext 
 	return 0;
 }
 
+/* What asks and changes nothing answers for itself: r of evaluate_newest or served_compare. */
+static int do_replay(struct worker *w, const struct command *c, struct errtext *e)
+{
+	json_t *reply = NULL;
+	struct errtext why = {""};
+	int r = evaluate_newest(w->l, c->version, c->k, w->o.pace.gate_k, &reply, &why);
+	if (r == EVALUATE_E_NOT_ENOUGH)
+		worker_answer(w, c, NULL, "io.redraft.NotEnough", "no request of the pool has its whole history");
+	else if (r == -EINVAL || r == -ENOENT)
+		worker_answer(w, c, NULL, "io.redraft.BadVersion", *why.text ? why.text : strerror(-r));
+	else if (r)
+		return errtext_set(e, r, "replay: %s", *why.text ? why.text : strerror(-r));
+	else
+		worker_answer(w, c, reply, NULL, NULL);
+	return 0;
+}
+
+static int do_purge(struct worker *w, const struct command *c, struct errtext *e)
+{
+	struct purged p;
+	int r = purge_tenant(w->l, c->text, &p, e);
+	if (r)
+		return r;
+	log_info("purged tenant %s: %d runs, %" PRIu64 " records, %" PRIu64 " bytes", c->text, p.runs, p.records, p.bytes);
+	worker_answer(w, c, json_pack("{s:i,s:I,s:I}", "runs", p.runs, "records", (json_int_t)p.records, "bytes", (json_int_t)p.bytes), NULL, NULL);
+	return 0;
+}
+
 static int do_rebase(struct worker *w, const struct command *c, struct errtext *e)
 {
 	struct errtext why = {""};
@@ -186,6 +215,10 @@ static int obey(struct worker *w, const struct command *c, struct errtext *e)
 		return do_evaluate(w, c, e);
 	case CMD_COMPARE:
 		return do_compare(w, c, e);
+	case CMD_REPLAY:
+		return do_replay(w, c, e);
+	case CMD_PURGE:
+		return do_purge(w, c, e);
 	case CMD_REBASE:
 		return do_rebase(w, c, e);
 	case CMD_PUBLISH:
@@ -248,9 +281,9 @@ json_t *worker_describe(struct worker *w)
 	int64_t lag = 0, one;
 	for (int p = 0; p < l->n_parts && l->src; p++)
 		lag += (one = l->src->lag(l->src, p, l->at[p].next)) > 0 ? one : 0;
-	json_t *records = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s}", "consumed", (json_int_t)n->records, "bytes", (json_int_t)n->bytes,
+	json_t *records = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:s,s:s}", "consumed", (json_int_t)n->records, "bytes", (json_int_t)n->bytes,
 				    "rows", (json_int_t)n->rows, "set_aside", (json_int_t)n->set_aside, "duplicates", (json_int_t)n->duplicates,
-				    "gaps", (json_int_t)n->offset_gaps, "lost", (json_int_t)n->lost, "lag", (json_int_t)lag, "last_bad", l->last_bad,
+				    "gaps", (json_int_t)n->offset_gaps, "lost", (json_int_t)n->lost, "lag", (json_int_t)lag, "lag_s", lag > 0 ? learner_age_s(l) : 0.0, "last_bad", l->last_bad,
 				    "trouble", l->src ? l->src->trouble(l->src) : "");
 	json_t *pool = json_pack("{s:i,s:i,s:i,s:I,s:I,s:I}", "runs", l->runs.n, "queued", learner_count(l, RUN_QUEUED), "open", l->join.n, "bytes",
 				 (json_int_t)pool_bytes(l->pool), "joins_broken", (json_int_t)l->join.gaps, "counted", (json_int_t)l->counted);
@@ -413,6 +446,8 @@ static int run(struct worker *w, struct errtext *e)
 		return r;
 	if (w->o.follow)
 		return follow(w, e);
+	if ((r = purge_unfinished(w->l, e)))
+		return r;
 	w->published_at = w->checkpointed_at = clock_us();
 	w->checkpointed_step = w->l->step;
 	pace_drift(w->pace, (int)w->l->drift);

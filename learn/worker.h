@@ -31,7 +31,7 @@ struct worker_options {
 	int follow_print;          /* hash of the weights every so many steps */
 };
 
-enum command_kind { CMD_EVALUATE, CMD_COMPARE, CMD_VERDICT, CMD_REBASE, CMD_DRIFT, CMD_PAUSE, CMD_RESUME, CMD_PUBLISH, CMD_SUBMITTED, CMD_SUBMIT_FAILED, CMD_PACE };
+enum command_kind { CMD_EVALUATE, CMD_COMPARE, CMD_VERDICT, CMD_REBASE, CMD_DRIFT, CMD_PAUSE, CMD_RESUME, CMD_PUBLISH, CMD_SUBMITTED, CMD_SUBMIT_FAILED, CMD_PACE, CMD_REPLAY, CMD_PURGE };
 
 struct command {
 	enum command_kind kind;

@@ -515,10 +515,19 @@ static void on_capture(void *ctx, struct rpc_call *call, json_t *p)
 	rpc_reply(call, json_pack("{s:b}", "enabled", c->capture));
 }
 
+static void on_config(void *ctx, struct rpc_call *call, json_t *p)
+{
+	struct control *c = ctx;
+
+	(void)p;
+	rpc_reply(call, json_pack("{s:o}", "config", c->o.config ? c->o.config(c->o.config_arg) : json_object()));
+}
+
 static const struct rpc_method methods[] = {
 	{"io.redraft.Serve.Status", RPC_STATUS, on_status},	{"io.redraft.Serve.Load", RPC_CONTROL, on_load},
 	{"io.redraft.Serve.Activate", RPC_CONTROL, on_activate}, {"io.redraft.Serve.Unload", RPC_CONTROL, on_unload},
 	{"io.redraft.Serve.Rollback", RPC_CONTROL, on_rollback}, {"io.redraft.Serve.SetCapture", RPC_CONTROL, on_capture},
+	{"io.redraft.Serve.Config", RPC_STATUS, on_config},
 	{NULL, RPC_STATUS, NULL},
 };
 

@@ -13,12 +13,15 @@ struct engine;
 struct tap;
 struct control;
 
+struct json_t;
 struct control_options { /* all borrowed */
 	struct loop *loop;
 	struct engine *engine;
 	struct tap *tap; /* or NULL */
 	const char *run_dir, *store, *model_name, *target_fp;
 	void (*note)(bool warn, const char *text); /* a line for the log; may be NULL */
+	struct json_t *(*config)(void *arg);       /* what Config answers: new reference; may be NULL */
+	void *config_arg;
 };
 
 /* Reads the store's state and a rollback that outlived us, loads live and previous where

@@ -93,7 +93,25 @@ static void test_peer(void *ctx, struct rpc_call *call, json_t *params)
 	rpc_reply(call, json_pack("{s:i, s:i}", "uid", (int)uid, "pid", pid));
 }
 
+/* `count` replies of `bytes` each, then the last; the note counts those that found the caller there. */
+static void test_stream(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct fixture *f = ctx;
+	json_int_t n = json_integer_value(json_object_get(params, "count")), bytes = json_integer_value(json_object_get(params, "bytes"));
+	char *text = calloc(1, (size_t)bytes + 1);
+
+	memset(text, 'x', (size_t)bytes);
+	for (json_int_t i = 0; rpc_wants_more(call) && i < n; i++)
+		if (rpc_more(call, json_pack("{s:I, s:s}", "i", i, "text", text)) < 0)
+			break;
+		else
+			atomic_fetch_add(&f->notes, 1);
+	free(text);
+	rpc_reply(call, json_pack("{s:b}", "last", 1));
+}
+
 static const struct rpc_method methods[] = {
+	{"io.redraft.Test.Stream", RPC_STATUS, test_stream},
 	{"io.redraft.Test.Echo", RPC_STATUS, test_echo},     {"io.redraft.Test.Fail", RPC_STATUS, test_fail},
 	{"io.redraft.Test.Hold", RPC_CONTROL, test_hold},    {"io.redraft.Test.Release", RPC_CONTROL, test_release},
 	{"io.redraft.Test.Note", RPC_CONTROL, test_note},    {"io.redraft.Test.Big", RPC_STATUS, test_big},
@@ -208,6 +226,55 @@ static void calls_and_errors(void **state)
 	assert_int_equal(json_integer_value(json_object_get(out, "uid")), getuid());
 	assert_int_equal(json_integer_value(json_object_get(out, "pid")), getpid());
 	json_decref(out);
+}
+
+struct heard {
+	int n, enough;
+	bool last;
+};
+
+static bool stream_each(void *arg, const json_t *params)
+{
+	struct heard *h = arg;
+
+	h->last = json_is_true(json_object_get(params, "last"));
+	if (!h->last)
+		assert_int_equal(json_integer_value(json_object_get(params, "i")), h->n);
+	return ++h->n != h->enough;
+}
+
+/* Every reply in order and then the last; a caller may have had enough; without "more" there is the last alone; who
+ * does not read is hung up on and the loop serves others; an error ends a stream too. */
+static void streams(void **state)
+{
+	struct fixture *f = *state;
+	struct errtext e = {.text = ""};
+	struct heard h = {.enough = -1};
+	char text[256];
+	int fd;
+
+	assert_int_equal(rpc_call_stream(f->status, "io.redraft.Test.Stream", json_pack("{s:i, s:i}", "count", 100, "bytes", 1000), 5000, stream_each, &h, &e), 0);
+	assert_true(h.n == 101 && h.last);
+	h = (struct heard){.enough = 7};
+	assert_int_equal(rpc_call_stream(f->status, "io.redraft.Test.Stream", json_pack("{s:i, s:i}", "count", 100, "bytes", 10), 5000, stream_each, &h, &e), 0);
+	assert_true(h.n == 7 && !h.last);
+	json_decref(call(f->status, "io.redraft.Test.Stream", json_pack("{s:i, s:i}", "count", 5, "bytes", 1), 0));
+	assert_int_equal(rpc_call_stream(f->status, "io.redraft.Test.Fail", NULL, 5000, stream_each, &h, &e), RPC_E_REMOTE);
+	atomic_store(&f->notes, 0);
+	fd = dial(f->status);
+	push(fd, "{\"method\":\"io.redraft.Test.Stream\",\"more\":true,\"parameters\":{\"count\":1000,\"bytes\":100000}}", 93);
+	push(fd, "", 1);
+	json_decref(call(f->status, "io.redraft.Test.Echo", NULL, 0));
+	assert_true(atomic_load(&f->notes) < 30); /* 512 KiB, and what the kernel took */
+	close(fd);
+	fd = dial(f->status); /* half closed at once, as nc does: it may still read */
+	push(fd, "{\"method\":\"io.redraft.Test.Stream\",\"more\":true,\"parameters\":{\"count\":2,\"bytes\":1}}", 86);
+	push(fd, "", 1);
+	shutdown(fd, SHUT_WR);
+	for (int i = 0; i < 3; i++)
+		assert_true(pull(fd, text, sizeof text) > 0);
+	assert_non_null(strstr(text, "last"));
+	close(fd);
 }
 
 static void levels(void **state)
@@ -567,7 +634,7 @@ int main(void)
 {
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(calls_and_errors), T(levels), T(introspection), T(framing), T(one_way_and_half_close), T(bad_messages),
+		T(calls_and_errors), T(streams), T(levels), T(introspection), T(framing), T(one_way_and_half_close), T(bad_messages),
 		T(nesting_at_the_limit), T(sixty_four_connections), T(slow_reader_is_dropped), T(late_answer_and_hang_up),
 		T(a_hostile_peer), T(nobody_there), T(second_server_is_refused), T(async_calls),
 	};
