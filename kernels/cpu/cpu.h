@@ -23,6 +23,8 @@ enum {
 	CPU_MAX_MR = 8,
 	CPU_MAX_NR = 32,
 	CPU_HUGE = 2 << 20,
+	CPU_STREAMS = 4, /* from DRAM at a time */
+	CPU_AHEAD = 64 / (2 * CPU_STREAMS),
 };
 
 /* One product of a few rows with a run of panels: C [R, cols] (ldc) = or += A B.
@@ -38,13 +40,12 @@ struct cpu_product {
 	size_t as_m, as_k;
 	const void *B;
 	size_t bs, ps;
-	const char *ahead; /* hint: what is wanted after this product, so many bytes of it each k; NULL: nothing */
-	size_t ahead_step;
+	const char *ahead[CPU_STREAMS]; /* hint for bf16: places wanted later, CPU_AHEAD bytes of each per k; some may be the same; first NULL: none */
 };
 
-/* Panels that a tile of R rows takes side by side: few rows need more chains in
- * flight, and more streams from DRAM. 3 rows by 2 would spill. */
-#define CPU_PANELS(R) ((R) == 1 ? 4 : (R) == 2 ? 2 : 1)
+/* Panels that a tile of R rows takes side by side: one row needs more chains in
+ * flight. */
+#define CPU_PANELS(R) ((R) == 1 ? 4 : 1)
 
 struct cpu_softmax {
 	real max, sum, scale; /* scale: what the caller's accumulators must be multiplied by */

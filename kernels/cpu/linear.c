@@ -27,7 +27,7 @@ struct linear_job {
 
 /* One k-block [k0, ..) of panels [p0, p1) against rows [m0, m0+R). A is at k 0. */
 static void linear_tile(const struct linear_job *j, int p0, int p1, int k0, int m0, int R, const real *A, size_t as_m, size_t as_k,
-			const char *ahead, int shares)
+			const char *const ahead[static CPU_STREAMS])
 {
 	const struct weight *w = j->w;
 	int nr = j->k->nr;
@@ -45,33 +45,49 @@ static void linear_tile(const struct linear_job *j, int p0, int p1, int k0, int 
 		.B = (const char *)w->packed + ((size_t)p0 * panel + (size_t)k0 * (size_t)nr) * elem,
 		.bs = (size_t)nr,
 		.ps = panel,
-		.ahead = ahead,
-		.ahead_step = (size_t)nr * elem / (size_t)shares,
 	};
+	memcpy(p.ahead, ahead, sizeof p.ahead);
 	if (w->type == DT_BF16)
 		j->k->product_bf16(&p);
 	else
 		j->k->product_f32(&p);
 }
 
-/* A panel is one unbroken stream. A second group of rows finds its k-block in L1;
- * meanwhile each group fetches its share of the block that comes next in memory. */
+/* Panels go in fours. While one of them is worked on, a quarter of each panel of the next four is fetched; two groups
+ * of rows fetch two panels each. Past a thread's last panel nothing is fetched, but a thread that works alone asks for the
+ * bytes that follow the matrix: weights lie in the order in which they are used. */
+static void linear_ahead(const struct linear_job *j, int p, int from, int to, int k0, int group, int groups, bool alone, const char **ret)
+{
+	size_t K = (size_t)j->w->K, panel = (size_t)j->k->nr * K * sizeof(uint16_t);
+	int i = (p - from) % CPU_STREAMS, next = p - i + CPU_STREAMS, each = CPU_STREAMS / groups;
+
+	if (j->w->type != DT_BF16 || (next >= to && !alone))
+		return;
+	for (int s = 0; s < CPU_STREAMS; s++) {
+		int q = next + group * each + s % each;
+		if (next < to && q >= to)
+			q = to - 1;
+		ret[s] = (const char *)j->w->packed + (size_t)q * panel + ((size_t)i * K + (size_t)k0) * CPU_AHEAD;
+	}
+}
+
 static void linear_few(void *ctx, int t, int n)
 {
 	const struct linear_job *j = ctx;
 	int nr = j->k->nr, mr = j->k->mr, K = j->w->K, kb = cpu_kblock(K), from, to;
 	int groups = (j->M + mr - 1) / mr, step = CPU_PANELS((j->M + groups - 1) / groups);
-	size_t row = (size_t)nr * dtype_size(j->w->type);
 
 	cpu_split(j->w->N, nr, t, n, &from, &to);
+	from /= nr;
 	to = (to + nr - 1) / nr;
-	for (int p = from / nr; p < to; p += step)
+	for (int p = from; p < to; p += step)
 		for (int k0 = 0; k0 < K; k0 += kb)
 			for (int g = 0; g < groups; g++) {
-				int m0 = j->M * g / groups, m1 = j->M * (g + 1) / groups, kc = cpu_min(kb, K - k0);
-				const char *next = (const char *)j->w->packed + ((size_t)p * (size_t)K + (size_t)(k0 + kc)) * row;
-				linear_tile(j, p, cpu_min(p + step, to), k0, m0, m1 - m0, j->x + (size_t)m0 * j->ldx, j->ldx, 1,
-					    next + (size_t)kc * row * (size_t)g / (size_t)groups, groups);
+				int m0 = j->M * g / groups, m1 = j->M * (g + 1) / groups;
+				const char *ahead[CPU_STREAMS] = {NULL};
+				if (step == 1)
+					linear_ahead(j, p, from, to, k0, g, groups, n == 1, ahead);
+				linear_tile(j, p, cpu_min(p + step, to), k0, m0, m1 - m0, j->x + (size_t)m0 * j->ldx, j->ldx, 1, ahead);
 			}
 }
 
@@ -86,15 +102,14 @@ static void linear_pack_x(void *ctx, int t, int n)
 }
 
 /* The first tiles of a panel fetch a share of the next one each. */
-enum { SHARES = 4 };
-
-static const char *linear_next(const struct linear_job *j, int p, int to, int k0, int tile)
+static void linear_next(const struct linear_job *j, int p, int to, int k0, int tile, const char **ret)
 {
-	size_t row = (size_t)j->k->nr * sizeof(uint16_t), K = (size_t)j->w->K;
+	size_t K = (size_t)j->w->K, panel = (size_t)j->k->nr * K * sizeof(uint16_t);
 
-	if (j->w->type != DT_BF16 || tile >= SHARES || (p + 1) * j->k->nr >= to)
-		return NULL;
-	return (const char *)j->w->packed + (size_t)(p + 1) * K * row + ((size_t)tile * K + (size_t)k0) * row / SHARES;
+	if (j->w->type != DT_BF16 || tile >= CPU_STREAMS || (p + 1) * j->k->nr >= to)
+		return;
+	for (int s = 0; s < CPU_STREAMS; s++)
+		ret[s] = (const char *)j->w->packed + (size_t)(p + 1) * panel + ((size_t)tile * K + (size_t)k0) * CPU_AHEAD;
 }
 
 static void linear_many(void *ctx, int t, int n)
@@ -107,9 +122,11 @@ static void linear_many(void *ctx, int t, int n)
 	for (int b = 0; b < j->M; b += block)
 		for (int p = from / nr; p * nr < to; p++)
 			for (int m = b; m < cpu_min(j->M, b + block); m += mr)
-				for (int k0 = 0; k0 < K; k0 += kb)
-					linear_tile(j, p, p + 1, k0, m, cpu_min(mr, j->M - m), j->tiles + (size_t)m * (size_t)K, 1, (size_t)mr,
-						    linear_next(j, p, to, k0, (m - b) / mr), SHARES);
+				for (int k0 = 0; k0 < K; k0 += kb) {
+					const char *ahead[CPU_STREAMS] = {NULL};
+					linear_next(j, p, to, k0, (m - b) / mr, ahead);
+					linear_tile(j, p, p + 1, k0, m, cpu_min(mr, j->M - m), j->tiles + (size_t)m * (size_t)K, 1, (size_t)mr, ahead);
+				}
 }
 
 static void linear_round_x(void *ctx, int t, int n)
