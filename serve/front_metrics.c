@@ -3,6 +3,7 @@
  * somebody asks, so the engine's thread knows nothing of metrics.
  */
 #include "serve/front_metrics.h"
+#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@ struct front_metrics {
 	struct metric *drafts, *draft_tokens, *accepted, *accepted_at[ENGINE_MAX_K], *proposed_at[ENGINE_MAX_K];
 	struct metric *live, *previous, *draft_k, *round_p50, *round_p95, *max_gap;
 	struct metric *records, *bytes, *delivered, *rounds, *traced, *skipped, *dropped[4];
+	struct metric *connections, *bodies, *unread, *heap_used, *heap_free;
 };
 
 /* vLLM's edges and more between them: a step is at most a third, about a tenth where it matters, so that P95 and P99
@@ -115,6 +117,17 @@ static void make_capture(struct front_metrics *f)
 		f->dropped[i] = metrics_counter(f->m, "redraft_capture_dropped_total", reasons[i], "Trace records dropped, by reason.");
 }
 
+static void make_process(struct front_metrics *f)
+{
+	static const char heap[] = "redraft_heap_bytes", help[] = "Memory of the allocator: in use by us, or free and kept. A leak shows in used.";
+
+	f->connections = metrics_gauge(f->m, "redraft_http_connections", NULL, "Connections that are open.");
+	f->bodies = metrics_gauge(f->m, "redraft_http_body_bytes", NULL, "Bytes of request bodies held, as counted against bodies_mb.");
+	f->unread = metrics_gauge(f->m, "redraft_http_unread_bytes", NULL, "Bytes of answers that wait for their readers.");
+	f->heap_used = metrics_gauge(f->m, heap, "state=\"used\"", help);
+	f->heap_free = metrics_gauge(f->m, heap, "state=\"free\"", help);
+}
+
 struct front_metrics *front_metrics_new(struct metrics *m, const char *model_name)
 {
 	struct front_metrics *f = calloc(1, sizeof *f);
@@ -128,6 +141,7 @@ struct front_metrics *front_metrics_new(struct metrics *m, const char *model_nam
 	make_requests(f);
 	make_drafts(f);
 	make_capture(f);
+	make_process(f);
 	return f;
 }
 
@@ -247,6 +261,17 @@ static void refresh_drafts(struct front_metrics *f, const struct engine_status *
 		metric_set(metrics_gauge(f->m, EXPECTED, labels, "Accept length that the controller expected of late."), x->expected);
 		metric_set(metrics_gauge(f->m, MEASURED, labels, "Accept length of late, probes included."), x->measured);
 	}
+}
+
+void front_metrics_process(struct front_metrics *f, const struct http_stats *h)
+{
+	struct mallinfo2 m = mallinfo2();
+
+	metric_set(f->connections, h->connections);
+	metric_set(f->bodies, (double)h->bodies);
+	metric_set(f->unread, (double)h->unread);
+	metric_set(f->heap_used, (double)m.uordblks + (double)m.hblkhd);
+	metric_set(f->heap_free, (double)m.fordblks);
 }
 
 void front_metrics_refresh(struct front_metrics *f, const struct engine_status *s, const struct tap_stats *t)

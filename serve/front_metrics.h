@@ -4,6 +4,7 @@
  */
 #pragma once
 #include "serve/engine.h"
+#include "serve/http.h"
 #include "serve/tap.h"
 
 struct metrics;
@@ -19,6 +20,8 @@ void front_metrics_end(struct front_metrics *f, const char *reason, double secon
 /* Of a request that was taken: prompt tokens of one choice, choices, the bound on an answer (0 = none was named). */
 void front_metrics_taken(struct front_metrics *f, int prompt, int n, int max_tokens);
 void front_metrics_refused(struct front_metrics *f, int status);
+/* What the process holds: connections, what lies in their buffers, and memory of the allocator. */
+void front_metrics_process(struct front_metrics *f, const struct http_stats *h);
 /* Counters that the engine and the tap keep; tap may be NULL. */
 void front_metrics_refresh(struct front_metrics *f, const struct engine_status *s, const struct tap_stats *t);
 /* Series of versions that no slot holds any more go: versions come every hour, for years. */

@@ -641,7 +641,16 @@ void http_last_requests(struct http *h)
 
 struct http_stats http_stats(const struct http *h)
 {
-	return (struct http_stats){h->n, h->bodies};
+	struct http_stats s = {.connections = h->n, .bodies = h->bodies};
+
+	for (const struct http_request *r = h->all; r; r = r->next)
+		s.unread += evbuffer_get_length(bufferevent_get_output(r->bev));
+	return s;
+}
+
+const struct http *http_of(const struct http_request *r)
+{
+	return r->http;
 }
 
 const char *http_method(const struct http_request *r)

@@ -44,8 +44,13 @@ int http_port(const struct http *h);    /* of TCP, or 0 */
 void http_stop_accepting(struct http *h);
 void http_last_requests(struct http *h); /* from now on every reply ends its connection */
 
-struct http_stats { int connections; size_t bodies; /* bytes held, as counted against max_bodies */ };
-struct http_stats http_stats(const struct http *h);
+struct http_stats {
+	int connections;
+	size_t bodies; /* bytes held, as counted against max_bodies */
+	size_t unread; /* bytes of answers that wait for their readers */
+};
+struct http_stats http_stats(const struct http *h); /* looks at every connection */
+const struct http *http_of(const struct http_request *r);
 
 const char *http_method(const struct http_request *r); /* "GET", "HEAD", ... */
 const char *http_path(const struct http_request *r);   /* percent-decoded, without the query */

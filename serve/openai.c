@@ -157,12 +157,14 @@ static void get_metrics(struct openai *o, struct http_request *h)
 	struct buf b = BUF_INIT(4 << 20);
 	struct engine_status s = {0};
 	struct tap_stats t = {0};
+	struct http_stats held = http_stats(http_of(h));
 
 	if (o->o.calls)
 		o->o.calls->status(o->o.engine, &s);
 	if (o->o.tap)
 		tap_stats(o->o.tap, &t);
 	front_metrics_refresh(o->metrics, &s, o->o.tap ? &t : NULL);
+	front_metrics_process(o->metrics, &held);
 	if (o->o.calls)
 		front_metrics_retire(o->metrics, &s);
 	if (metrics_print(o->o.metrics, &b) < 0)

@@ -6,6 +6,7 @@
  * with status 1.
  */
 #include <limits.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +120,7 @@ struct serve {
 	/* the loading thread's, until it has posted on_loaded */
 	pthread_t loader;
 	bool loading;
-	int max_context, loaded; /* loaded: 0 or what went wrong, as e says */
+	int kv_tokens, max_context, loaded; /* loaded: 0 or what went wrong, as e says */
 	struct errtext why;
 	struct service *service;
 	struct reload reload;
@@ -205,23 +206,8 @@ static int open_store(struct serve *s, struct errtext *e)
 	return 0;
 }
 
-static int open_tap(struct serve *s, struct errtext *e)
-{
-	struct tap_options o = {
-		.brokers = s->conf.brokers, .traces_topic = "redraft.traces", .rounds_topic = "redraft.rounds", .H_t = s->target->cfg.H,
-		.topk = (int)s->conf.topk, .prompt_hidden = s->conf.prompt_hidden, .sample = s->conf.sample,
-		.ring_bytes = (size_t)s->conf.ring_mb << 20, .queue_bytes = (size_t)s->conf.queue_mb << 20,
-		.extra_conf = *s->conf.extra ? s->conf.extra : NULL,
-	};
-
-	if (!*s->conf.brokers)
-		return 0;
-	memcpy(o.target_fp, s->target->fp, sizeof o.target_fp);
-	return tap_new(&o, &s->tap, e);
-}
-
 /* The budget of keys and values, and from it the longest request. */
-static int kv_budget(struct serve *s)
+static void kv_budget(struct serve *s)
 {
 	const struct llama_config *c = &s->target->cfg;
 	double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE), row = 4.0 * c->n_layer * c->n_kv * c->hd;
@@ -233,16 +219,30 @@ static int kv_budget(struct serve *s)
 		kv = memory > 0 && (double)kv * row > memory / 8 ? (int64_t)(memory / 8 / row) : kv;
 		kv = named && kv < most ? most : kv;
 	}
+	s->kv_tokens = (int)kv;
 	s->max_context = (int)(most < kv ? most : kv);
-	return (int)kv;
+}
+
+static int open_tap(struct serve *s, struct errtext *e)
+{
+	struct tap_options o = {
+		.brokers = s->conf.brokers, .traces_topic = "redraft.traces", .rounds_topic = "redraft.rounds", .H_t = s->target->cfg.H, .max_rows = s->max_context,
+		.topk = (int)s->conf.topk, .prompt_hidden = s->conf.prompt_hidden, .sample = s->conf.sample,
+		.ring_bytes = (size_t)s->conf.ring_mb << 20, .queue_bytes = (size_t)s->conf.queue_mb << 20,
+		.extra_conf = *s->conf.extra ? s->conf.extra : NULL,
+	};
+
+	if (!*s->conf.brokers)
+		return 0;
+	memcpy(o.target_fp, s->target->fp, sizeof o.target_fp);
+	return tap_new(&o, &s->tap, e);
 }
 
 static int open_engine(struct serve *s, struct errtext *e)
 {
-	int kv = kv_budget(s);
 	struct engine_options o = {
 		.dev = s->dev, .target = s->target->model, .max_seqs = (int)s->conf.max_seqs, .max_queue = (int)s->conf.max_queue,
-		.max_context = s->max_context, .kv_tokens = kv, .prefix = (enum prefix_sharing)s->conf.prefix, .slowdown = s->conf.slowdown,
+		.max_context = s->max_context, .kv_tokens = s->kv_tokens, .prefix = (enum prefix_sharing)s->conf.prefix, .slowdown = s->conf.slowdown,
 		.prefill_chunk = (int)s->conf.prefill_chunk, .draft_k = (int)s->conf.draft_k, .draft_mode = (enum draft_mode)s->conf.draft_mode,
 		.draft_nodes = (int)s->conf.draft_nodes, .n_eog = s->target->n_eog, .tap = s->tap,
 	};
@@ -414,9 +414,11 @@ static int load(struct serve *s, struct errtext *e)
 {
 	int r;
 
-	if ((r = open_model(s, e)) < 0 || (r = open_store(s, e)) < 0 || (r = open_tap(s, e)) < 0)
+	if ((r = open_model(s, e)) < 0 || (r = open_store(s, e)) < 0)
 		return r;
-	return open_engine(s, e);
+	kv_budget(s);
+	r = open_tap(s, e);
+	return r < 0 ? r : open_engine(s, e);
 }
 
 static struct json_t *on_config(void *arg)
@@ -523,6 +525,7 @@ int main(int argc, char **argv)
 	struct errtext e = {""};
 	int r = conf_load(&program, argc, argv, &s.conf, NULL, 0, NULL, &e);
 
+	(void)mallopt(M_ARENA_MAX, 2); /* no round allocates: a heap for each of a dozen threads would only hold what each once needed */
 	if (r > 0)
 		return 0;
 	if (r < 0) {

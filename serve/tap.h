@@ -20,6 +20,7 @@ struct tap_options {
 	const char *brokers;      /* NULL or "" = capture counts only, nothing is produced */
 	const char *traces_topic, *rounds_topic;
 	int H_t, topk;
+	int max_rows;             /* of the longest request; 0 = not known */
 	bool prompt_hidden;       /* last_hidden of prompt rows travels */
 	double sample;            /* share of conversations traced, by hash */
 	size_t ring_bytes, queue_bytes;

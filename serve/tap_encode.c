@@ -20,12 +20,12 @@ static void *take(uint8_t **at, size_t bytes)
 	return p;
 }
 
-int tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden)
+int tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden, int max_rows)
 {
 	memset(o, 0, sizeof *o);
 	o->H_t = H_t;
 	o->K = K;
-	o->cap = MAX_ROWS;
+	o->cap = max_rows > 0 && max_rows < MAX_ROWS ? max_rows : MAX_ROWS;
 	while (o->cap > 0 && !fits(o, o->cap, 0, 0))
 		o->cap--;
 	if (o->cap == 0)

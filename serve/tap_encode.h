@@ -48,7 +48,8 @@ struct tap_sink {
 	void *arg;
 };
 
-int MUSTCHECK tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden);
+/* max_rows: no record holds more, as no request has more; 0 = not known. */
+int MUSTCHECK tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden, int max_rows);
 void tap_open_done(struct tap_open *o);
 void tap_open_reset(struct tap_open *o, const struct trace_meta *meta); /* a new request in the same memory */
 /* -EPROTO: rows do not follow those before; else emit's failure. */

@@ -3,7 +3,8 @@
 32 clients ask a fixed set of questions, greedy and sampled, streamed; one of six hangs up in the middle. Every 10 s the live version
 is switched (three drafts) or rolled back. The broker goes away and comes back (its connections cut, or stopped so that
 it hangs). Every whole answer is compared with the same request decoded plainly before any draft was loaded. At the end, idle again:
-resident memory over the second half must not rise beyond its own noise, no descriptor and no page may be left behind.
+neither resident memory nor what the server holds of its allocator's (redraft_heap_bytes) may rise over the second half
+beyond their own noise, and no descriptor and no page may be left behind.
 Standard library only; used by make soak (tests/soak/run) and, for two minutes, by the system tests.
 """
 import http.client
@@ -56,7 +57,8 @@ class Report:
     outages: int = 0
     records: dict = field(default_factory=dict)
     memory: list = field(default_factory=list)  # (seconds, MiB)
-    growth: tuple = (0.0, 0.0)  # MiB over the second half: fitted, and what its noise allows
+    growth: tuple = (0.0, 0.0, 0.0)  # MiB over the second half: fitted, what its noise allows, twice the error of the fit
+    heap: tuple = (0.0, 0.0, 0.0)  # the same of the allocator's memory in use
     fds: tuple = (0, 0)
     held: float = None  # share of the pages of keys and values that requests hold, idle at the end; None: the server does not tell
     ended: int = 0  # the server's exit status
@@ -72,8 +74,9 @@ class Report:
             out.append(f"{len(self.changed)} answers differ from plain decoding, the first: {self.changed[0]}")
         if self.failed:
             out.append(f"{len(self.failed)} requests failed, the first: {self.failed[0]}")
-        if not self.growth[0] <= self.growth[1]:
-            out.append(f"resident memory rose by {self.growth[0]:.2f} MiB over the second half; its noise allows {self.growth[1]:.2f}")
+        for what, grown in (("resident memory", self.growth), ("memory in use", self.heap)):
+            if not grown[0] <= grown[1]:
+                out.append(f"{what} rose by {grown[0]:.2f} MiB over the second half; its noise allows {grown[1]:.2f}")
         if self.fds[1] > self.fds[0] + 4:  # connections to the broker may differ by a few
             out.append(f"{self.fds[1]} descriptors are open, idle, at the end; {self.fds[0]} were at the start")
         if self.held is not None and not self.held == 0:
@@ -84,11 +87,12 @@ class Report:
 
     def text(self):
         first, last = self.memory[len(self.memory) // 2][1], self.memory[-1][1]
+        rise = lambda g: f"{g[0]:+.2f} [{g[0] - g[2]:+.2f}, {g[0] + g[2]:+.2f}] MiB"
         return "\n".join((
             f"  {self.minutes:.1f} minutes: {self.answers} answers compared, {len(self.changed)} changed, {len(self.failed)} failed; {self.hangups} hang-ups",
             f"  {self.drafted} of them drafted, {self.accepted} proposals taken; {self.switches} switches, {self.outages} outages of the broker",
             f"  records {self.records}",
-            f"  resident memory {first:.1f} MiB at half time, {last:.1f} at the end; fitted rise {self.growth[0]:+.2f}, noise allows {self.growth[1]:.2f}",
+            f"  resident memory {first:.1f} MiB at half time, {last:.1f} at the end; fitted rise over the second half {rise(self.growth)}, of memory in use {rise(self.heap)}",
             f"  descriptors {self.fds[0]} before, {self.fds[1]} after; pages still held: {'not told' if self.held is None else self.held}",
         ))
 
@@ -107,21 +111,23 @@ def questions(seed, n=40, max_tokens=40):
     return out
 
 
-def fit(memory):
-    """(rise over the second half, rise that its noise allows): a line through the means of twelve blocks; twice the error of its slope, and 2 MiB."""
+def fit(memory, slack=2.0):
+    """(rise over the second half, rise that its noise allows, noise): a line through the means of twelve blocks; noise is twice the
+    error of its slope, slack MiB is allowed beside it."""
     half = memory[len(memory) // 2:]
     size = max(1, len(half) // 12)
     blocks = [statistics.fmean(m for _, m in half[i:i + size]) for i in range(0, size * (len(half) // size), size)]
     n = len(blocks)
     if n < 3:
-        return 0.0, 2.0
+        return 0.0, slack, 0.0
     xs = [i - (n - 1) / 2 for i in range(n)]
     sxx = sum(x * x for x in xs)
     mean = statistics.fmean(blocks)
     slope = sum(x * y for x, y in zip(xs, blocks)) / sxx
     residual = sum((y - mean - slope * x) ** 2 for x, y in zip(xs, blocks))
     error = math.sqrt(residual / (n - 2) / sxx)
-    return slope * (n - 1), 2 * error * (n - 1) + 2.0
+    noise = 2 * error * (n - 1)
+    return slope * (n - 1), noise + slack, noise
 
 
 class Soak:
@@ -235,11 +241,15 @@ class Soak:
 
     # --- the order of events
 
+    def gauge(self, name, labels=""):
+        """A value of /metrics, or None."""
+        _, text = client.get(self.address, "/metrics")
+        found = re.search(rf"^{name}\{{[^}}]*{labels}[^}}]*\}} (\S+)", text, re.M)
+        return float(found[1]) if found else None
+
     def held(self):
         """vllm:kv_cache_usage_perc: pages that wait for reuse are not held."""
-        _, text = client.get(self.address, "/metrics")
-        found = re.search(r"^vllm:kv_cache_usage_perc\{[^}]*\} (\S+)", text, re.M)
-        return float(found[1]) if found else None
+        return self.gauge("vllm:kv_cache_usage_perc")
 
     def go(self):
         """Runs it all and returns the report; closes what it started."""
@@ -252,9 +262,11 @@ class Soak:
             threads += [threading.Thread(target=f, daemon=True) for f in (self.switch_forever, self.break_broker_forever)]
             for t in threads:
                 t.start()
-            began, told = time.monotonic(), 0
+            began, told, heap = time.monotonic(), 0, []
             while time.monotonic() - began < 60 * self.minutes and self.server.running():
                 r.memory.append((time.monotonic() - began, self.rss_mib()))
+                if len(r.memory) % 4 == 0 and (used := self.gauge("redraft_heap_bytes", 'state="used"')) is not None:
+                    heap.append((r.memory[-1][0], used / 2**20))
                 time.sleep(0.5)
                 if time.monotonic() - began > told + 60:
                     told += 60
@@ -262,6 +274,7 @@ class Soak:
             self.ending.set()
             for t in threads:
                 t.join(60)
+            r.heap = fit(heap)
             self.settle()
         finally:
             self.ending.set()

@@ -18,13 +18,13 @@ MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
 def test_the_judges_can_say_no():
     rng = random.Random(3)
     noisy = [(i / 2, 30 + rng.gauss(0, 1)) for i in range(240)]
-    rise, allowed = fit(noisy)
+    rise, allowed, _ = fit(noisy)
     assert rise <= allowed
-    rise, allowed = fit([(t, m + 0.1 * t) for t, m in noisy])  # 6 MiB over the second half
+    rise, allowed, _ = fit([(t, m + 0.1 * t) for t, m in noisy])  # 6 MiB over the second half
     assert rise > allowed
     good = dict(answers=100, drafted=50, accepted=9, switches=3, fds=(9, 9))
     assert not Report(**good).faults()
-    for bad in ({"answers": 3}, {"accepted": 0}, {"changed": ["x"]}, {"failed": ["x"]}, {"fds": (9, 30)}, {"growth": (6.0, 2.0)}, {"growth": (float("nan"), 2.0)},
+    for bad in ({"answers": 3}, {"accepted": 0}, {"changed": ["x"]}, {"failed": ["x"]}, {"fds": (9, 30)}, {"growth": (6.0, 2.0, 0.0)}, {"growth": (float("nan"), 2.0, 0.0)}, {"heap": (6.0, 2.0, 0.0)},
                 {"ended": -11}, {"held": 0.25}, {"held": float("nan")}):
         assert len(Report(**{**good, **bad}).faults()) == 1, bad
     judge = lambda reply, due="whole", closed=True: hostile.judge("kind", b"raw", due, reply, closed)

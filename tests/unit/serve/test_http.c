@@ -34,7 +34,7 @@ static struct {
 	struct http_request *held;
 	atomic_int n_handled, n_gone;
 	atomic_int connections;
-	atomic_size_t bodies;
+	atomic_size_t bodies, unread;
 	atomic_int asked;
 } t;
 
@@ -67,6 +67,15 @@ static void handle(void *ctx, struct http_request *r)
 		http_stream_start(r, "text/plain");
 		while (http_stream_send(r, page, sizeof page) == 0)
 			;
+	} else if (strcmp(path, "/brim") == 0) { /* 256 KiB that the loop had no time yet to write */
+		static const char page[8192];
+		bool fine = true;
+		http_stream_start(r, "text/plain");
+		for (int i = 0; fine && i < 32; i++)
+			fine = http_stream_send(r, page, sizeof page) == 0;
+		atomic_store(&t.unread, http_stats(http_of(r)).unread);
+		if (fine)
+			http_stream_end(r);
 	} else if (strcmp(path, "/peer") == 0) {
 		http_reply(r, 200, "text/plain", http_peer(r), strlen(http_peer(r)));
 	} else {
@@ -124,6 +133,7 @@ static void look(void *arg)
 	(void)arg;
 	atomic_store(&t.connections, s.connections);
 	atomic_store(&t.bodies, s.bodies);
+	atomic_store(&t.unread, s.unread);
 	atomic_fetch_add(&t.asked, 1);
 }
 
@@ -409,6 +419,15 @@ static void test_slow_and_idle(void **state)
 	assert_string_equal("", answer);
 }
 
+static void test_unread_is_counted(void **state)
+{
+	(void)state;
+	assert_int_equal(200, ask("GET /brim HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+	assert_true(atomic_load(&t.unread) >= 32 * 8192);
+	stats();
+	assert_int_equal(0, atomic_load(&t.unread));
+}
+
 static void wait_for(const atomic_int *what, int least)
 {
 	for (int i = 0; i < 5000 && atomic_load(what) < least; i++)
@@ -550,7 +569,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_framings), cmocka_unit_test(test_streams), cmocka_unit_test(test_pipelining), cmocka_unit_test(test_broken_requests),
-		cmocka_unit_test(test_too_large), cmocka_unit_test(test_room_for_bodies), cmocka_unit_test(test_slow_and_idle),
+		cmocka_unit_test(test_too_large), cmocka_unit_test(test_room_for_bodies), cmocka_unit_test(test_unread_is_counted), cmocka_unit_test(test_slow_and_idle),
 		cmocka_unit_test(test_hang_ups), cmocka_unit_test(test_many_connections), cmocka_unit_test(test_unix_socket),
 		cmocka_unit_test(test_chunk_cuts), cmocka_unit_test(test_last_requests),
 	};

@@ -382,7 +382,8 @@ static void test_small_endpoints(void **state)
 		"vllm:num_requests_running{model_name=\"org/toy\",engine=\"0\"} 0", "vllm:generation_tokens_total{model_name=\"org/toy\",engine=\"0\"} 1234",
 		"vllm:spec_decode_num_drafts_total{", "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"org/toy\",engine=\"0\",position=\"1\"} 5",
 		"vllm:time_to_first_token_seconds_bucket{", "vllm:time_per_output_token_seconds_count{", "redraft_live_version 7",
-		"redraft_accept_length{version=\"7\",domain=\"code\"} 2.5"};
+		"redraft_accept_length{version=\"7\",domain=\"code\"} 2.5", "redraft_http_connections 1", "redraft_http_body_bytes 0",
+		"redraft_http_unread_bytes 0", "redraft_heap_bytes{state=\"used\"}", "redraft_heap_bytes{state=\"free\"}"};
 	struct answer a;
 	json_t *j;
 
