@@ -2,8 +2,8 @@
  *
  * Filters are thresholds, not marks: ranking is by (logit descending, id
  * ascending), so the kept set is everything ranked at or above one (logit, id)
- * pair, and the CDF walk tests that pair. Finding the pair pops a heap only as
- * deep as the filter reaches; with top_k only the k best are ever weighed. Penalties and bias work on a copy of the row, as the tap and the
+ * pair. top_p finds the pair without putting more in order than a small part of the row;
+ * with top_k only the k best are ever weighed. Penalties and bias work on a copy of the row, as the tap and the
  * log-probabilities want the model's own.
  */
 #include <math.h>
@@ -11,11 +11,14 @@
 #include <string.h>
 #include "serve/sample.h"
 
+enum { FAR = -60 /* e^-60 is far below what the 53 bits of u resolve */, BUCKETS = 32 * -FAR };
+
 struct sampler {
 	int V;
 	double *p;      /* [V] unnormalised probabilities */
 	uint32_t *heap; /* [V] ids, largest on top */
 	real *row;      /* [V] logits after bias and penalties */
+	double mass[BUCKETS]; /* of weights */
 	/* the open history: counts of generated tokens, IN_PROMPT for those of the prompt */
 	uint32_t *count; /* [V], zero when closed */
 	uint32_t *seen;  /* [V] ids with a count */
@@ -207,8 +210,6 @@ double sample_exp(double x)
 	return exp2lanes(v)[0];
 }
 
-enum { FAR = -60 }; /* e^-60 is far below what the 53 bits of u resolve */
-
 static double weigh(struct sampler *s, const real *l, double max, double inv_t)
 {
 	double total = 0;
@@ -230,6 +231,13 @@ static double weigh(struct sampler *s, const real *l, double max, double inv_t)
 }
 
 /* ---- filters ---- */
+
+/* Smaller for better ranks, the same only for ids near each other; of ids that have a weight. */
+static inline int bucket(real l, double max, double inv_t)
+{
+	int b = (int)((max - (double)l) * inv_t * (BUCKETS / -FAR));
+	return b < BUCKETS ? b : BUCKETS - 1;
+}
 
 /* The k best ids in rank order into heap[0..n); n returned. A heap with the worst of them on top
  * turns most of the row away with one comparison. Ids further than FAR below the best have no weight. */
@@ -292,15 +300,26 @@ static uint32_t draw_top_k(struct sampler *s, const real *l, const struct sampli
 	return best; /* rounding left the walk short */
 }
 
-/* The last kept id under top_p alone. Ids whose share is under (1 - top_p) / V cannot be
- * needed: together they weigh less than what may be left out. */
-static uint32_t last_of_mass(struct sampler *s, const real *l, double top_p, double total)
+/* The last kept id under top_p alone. Weights are added up by how far their logits lie below the best, in buckets; only
+ * the bucket in which the wanted mass is reached is put in order. */
+static uint32_t last_of_mass(struct sampler *s, const real *l, double max, double inv_t, double want)
 {
-	double floor = (1 - top_p) * total / s->V * 0.999, want = top_p * total, sum = 0;
 	uint32_t *h = s->heap, last = 0;
-	int n = 0;
+	double sum;
+	int n = 0, edge = 0;
+	memset(s->mass, 0, sizeof s->mass);
 	for (int i = 0; i < s->V; i++)
-		if (s->p[i] > 0 && s->p[i] >= floor)
+		if (s->p[i] > 0)
+			s->mass[bucket(l[i], max, inv_t)] += s->p[i];
+	sum = s->mass[0]; /* there is the best one */
+	for (int b = 1; b < BUCKETS && sum < want; b++)
+		if (s->mass[b] > 0) {
+			sum += s->mass[b];
+			edge = b;
+		}
+	sum -= s->mass[edge];
+	for (int i = 0; i < s->V; i++)
+		if (s->p[i] > 0 && bucket(l[i], max, inv_t) == edge)
 			h[n++] = (uint32_t)i;
 	for (int i = n / 2 - 1; i >= 0; i--)
 		sift(h, n, i, l, false);
@@ -311,6 +330,23 @@ static uint32_t last_of_mass(struct sampler *s, const real *l, double top_p, dou
 		sift(h, n, 0, l, false);
 	} while (n > 0 && sum < want);
 	return last;
+}
+
+/* Weights that top_p and min_p leave out become 0; what is left, in all. */
+static double filter(struct sampler *s, const real *l, const struct sampling *how, double max, double total)
+{
+	double min_p = (double)how->min_p, left = 0;
+	if (how->top_p < 1) {
+		uint32_t last = last_of_mass(s, l, max, 1 / (double)how->temperature, (double)how->top_p * total);
+		real worst = l[last];
+		for (int i = 0; i < s->V; i++)
+			s->p[i] = l[i] > worst || (!(l[i] < worst) && (uint32_t)i <= last) ? s->p[i] : 0;
+	}
+	for (int i = 0; i < s->V; i++) {
+		s->p[i] = s->p[i] >= min_p ? s->p[i] : 0;
+		left += s->p[i];
+	}
+	return left;
 }
 
 uint32_t sample_token(struct sampler *s, const real *logits, const struct sampling *how, uint32_t position)
@@ -324,21 +360,8 @@ uint32_t sample_token(struct sampler *s, const real *logits, const struct sampli
 	if (how->top_k > 0 && how->top_k < s->V)
 		return draw_top_k(s, l, how, max, u);
 	double total = weigh(s, l, max, 1 / (double)how->temperature);
-	if (how->top_p < 1 || how->min_p > 0) {
-		uint32_t last = best;
-		if (how->top_p < 1)
-			last = last_of_mass(s, l, (double)how->top_p, total);
-		else
-			for (int i = 0; i < s->V; i++) /* min_p alone: keep all by rank */
-				if (ranks_above(l, last, (uint32_t)i))
-					last = (uint32_t)i;
-		total = 0;
-		for (int i = 0; i < s->V; i++) {
-			bool keep = !ranks_above(l, last, (uint32_t)i) && s->p[i] >= (double)how->min_p;
-			s->p[i] = keep ? s->p[i] : 0;
-			total += s->p[i];
-		}
-	}
+	if (how->top_p < 1 || how->min_p > 0)
+		total = filter(s, l, how, max, total);
 	double want = u * total, sum = 0;
 	for (int i = 0; i < s->V; i++) {
 		sum += s->p[i];
