@@ -71,4 +71,5 @@ void act_say(struct act *a, enum act_news kind, const char *text); /* the last e
 void act_send(struct act *a); /* the outbox, when the learner is there */
 void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against);
 void act_ask_learner(struct act *a);
+void act_learn_metrics(struct act *a);
 void act_submit_join(struct act *a);

@@ -147,6 +147,7 @@ static void act_learner_said(void *arg, int r, json_t *params, const char *error
 	if (r == 0) {
 		json_decref(a->learn_status);
 		a->learn_status = json_incref(params);
+		act_learn_metrics(a);
 	}
 	act_event(a, &ev);
 	act_send(a);

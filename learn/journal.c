@@ -1,7 +1,8 @@
 /* The journal on disk (learn/journal.h).
  *
  * A line is "<word> <fields> #<16 hex>\n": the first 64 bits of the SHA-256 of
- * the text before " #". Opening scans the file once, so that damage shows at the
+ * the text before " #". The first line of a batch has "@" in the place of "#" (journals of older
+ * programs have none: there only the last line may be torn). Opening scans the file once, so that damage shows at the
  * start, not after an hour of repeating. Appends are kept in memory until
  * journal_sync, which writes them with one write and one fdatasync.
  */
@@ -18,7 +19,7 @@
 #include "daemon/base/fs.h"
 #include "daemon/base/sha.h"
 
-enum { LINE_MAX_BYTES = JOURNAL_TEXT + 160 };
+enum { LINE_MAX_BYTES = JOURNAL_TEXT + 160, BATCH_MAX_BYTES = 1 << 20 };
 
 struct journal {
 	int fd;
@@ -64,11 +65,13 @@ static int print(const struct journal_entry *x, char *line, size_t size)
 }
 
 /* One line without its newline; 0 or -EINVAL. */
-static int parse(char *line, struct journal_entry *ret)
+static int parse(char *line, struct journal_entry *ret, bool *ret_first)
 {
-	char *mark = strrchr(line, '#'), sum[17];
-	if (!mark || mark == line || mark[-1] != ' ' || strlen(mark + 1) != 16)
+	size_t len = strlen(line);
+	char *mark = line + len - 17, sum[17];
+	if (len < 19 || mark[-1] != ' ' || (*mark != '#' && *mark != '@'))
 		return -EINVAL;
+	*ret_first = *mark == '@';
 	mark[-1] = 0;
 	checksum(line, strlen(line), sum);
 	if (strcmp(sum, mark + 1) != 0)
@@ -137,17 +140,61 @@ static int line_at(const struct journal *j, int64_t at, char line[LINE_MAX_BYTES
 	return 0;
 }
 
-static int64_t count_entries(struct journal *j, int64_t *ret_end, int *ret_r)
+static int read_line(const struct journal *j, int64_t at, struct journal_entry *ret, int64_t *ret_next, bool *ret_first)
+{
+	char line[LINE_MAX_BYTES + 1];
+	int64_t next = 0;
+	if (at >= j->end)
+		return JOURNAL_E_END;
+	int r = line_at(j, at, line, &next);
+	if (!r)
+		r = parse(line, ret, ret_first);
+	if (!r)
+		*ret_next = next;
+	return r;
+}
+
+/* *ret_batches: does it say where batches begin? */
+static int64_t count_entries(struct journal *j, int64_t *ret_end, bool *ret_batches, int *ret_r)
 {
 	struct journal_entry x;
 	int64_t at = 0, next = 0, n = 0;
-	while (!(*ret_r = journal_read(j, at, &x, &next)))
+	bool first = false;
+	*ret_batches = false;
+	while (!(*ret_r = read_line(j, at, &x, &next, &first))) {
 		at = next, n++;
+		*ret_batches |= first;
+	}
 	*ret_end = at;
 	return n;
 }
 
-/* Cut a torn tail: bytes after the last good line when nothing good follows them. */
+/* Does a batch begin behind the damaged place at `from`? Then what is damaged was durable once. */
+static int batch_begins_behind(const struct journal *j, int64_t from, bool *ret)
+{
+	struct journal_entry x;
+	int64_t n = j->end - from;
+	*ret = true;
+	if (n > BATCH_MAX_BYTES + LINE_MAX_BYTES)
+		return 0;
+	char *text = malloc((size_t)n + 1), *s = text;
+	ssize_t got = text ? pread(j->fd, text, (size_t)n, from) : 0;
+	if (!text || got < 0) {
+		free(text);
+		return text ? -errno : -ENOMEM;
+	}
+	bool found = false, first = false;
+	text[got] = 0;
+	for (char *end = text + got, *nl; !found && (nl = memchr(s, '\n', (size_t)(end - s))); s = nl + 1) {
+		*nl = 0;
+		found = (size_t)(nl - s) == strlen(s) && nl - s <= LINE_MAX_BYTES && !parse(s, &x, &first) && first;
+	}
+	free(text);
+	*ret = found;
+	return 0;
+}
+
+/* Cut a torn tail: what follows the last good line, where no whole batch follows it. */
 static int scan(struct journal *j, const char *path, bool read_only, struct errtext *e)
 {
 	struct stat st;
@@ -156,12 +203,16 @@ static int scan(struct journal *j, const char *path, bool read_only, struct errt
 	j->end = st.st_size;
 	int64_t end;
 	int r;
-	int64_t n = count_entries(j, &end, &r);
-	if (r < 0) { /* bad: only as the very last line may it be torn */
+	bool batches, durable = true;
+	int64_t n = count_entries(j, &end, &batches, &r);
+	if (r < 0) {
 		char line[LINE_MAX_BYTES + 1];
 		int64_t next = 0;
 		int k = line_at(j, end, line, &next);
-		if (k < 0 || (k == 0 && next < st.st_size))
+		bool last = k == JOURNAL_E_END || (k == 0 && next >= st.st_size);
+		if (!last && batches && (k = batch_begins_behind(j, end, &durable)))
+			return k;
+		if (!last && durable)
 			return errtext_set(e, -EINVAL, "%.150s: line %" PRId64 " is damaged: move the state folder away to start anew", path, n + 1);
 	}
 	if (end < st.st_size && !read_only && (ftruncate(j->fd, end) || fdatasync(j->fd)))
@@ -175,7 +226,7 @@ int journal_open(const char *path, bool read_only, struct journal **ret, struct 
 	struct journal *j = calloc(1, sizeof *j);
 	if (!j)
 		return -ENOMEM;
-	j->tail = BUF_INIT(1 << 20);
+	j->tail = BUF_INIT(BATCH_MAX_BYTES);
 	j->fd = open(path, (read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC, 0640);
 	int r = j->fd < 0 ? errtext_set(e, -errno, "%.150s: %s", path, strerror(errno)) : scan(j, path, read_only, e);
 	if (!r && !read_only) {
@@ -218,7 +269,7 @@ int journal_append(struct journal *j, const struct journal_entry *x)
 	if (n < 0 || n >= (int)sizeof line - 32 || memchr(line, '\n', (size_t)n))
 		return -EINVAL;
 	checksum(line, (size_t)n, sum);
-	return buf_printf(&j->tail, "%s #%s\n", line, sum);
+	return buf_printf(&j->tail, "%s %c%s\n", line, j->tail.len ? '#' : '@', sum);
 }
 
 int journal_sync(struct journal *j)
@@ -262,15 +313,6 @@ int journal_cut(struct journal *j, int64_t at)
 
 int journal_read(struct journal *j, int64_t at, struct journal_entry *ret, int64_t *ret_next)
 {
-	char line[LINE_MAX_BYTES + 1];
-	int64_t next = 0;
-	if (at >= j->end)
-		return JOURNAL_E_END;
-	int r = line_at(j, at, line, &next);
-	if (r)
-		return r;
-	r = parse(line, ret);
-	if (!r)
-		*ret_next = next;
-	return r;
+	bool first;
+	return read_line(j, at, ret, ret_next, &first);
 }

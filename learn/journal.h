@@ -3,7 +3,9 @@
  * state_dir/journal is text, one entry a line, each closed by a checksum. A
  * step is an entry too, so "verdict before step 812" needs no other clock than
  * the order of lines. Entries are appended, synced, then acted on; repeating the
- * lines repeats the run. A torn last line (crash while appending) is cut off.
+ * lines repeats the run. What was synced together is a batch, and the next is written only
+ * when that is durable: so damage in the last batch is a crash while it was written, nothing of it was acted
+ * on, and it is cut off there; damage before it is not ours to mend.
  */
 #pragma once
 #include <stdbool.h>
@@ -40,7 +42,7 @@ struct journal_entry {
 };
 
 struct journal;
-/* Opens or makes it; a torn last line is cut (unless read_only). A damaged line before the last: -EINVAL. */
+/* Opens or makes it; a torn last batch is cut at its first damaged line (unless read_only). Damage before it: -EINVAL. */
 int MUSTCHECK journal_open(const char *path, bool read_only, struct journal **ret, struct errtext *e);
 struct journal *journal_close(struct journal *j);
 int64_t journal_end(const struct journal *j);              /* bytes: where the next entry goes */

@@ -1,5 +1,5 @@
 /* What was synced is read back, entry by entry; a torn end is cut off wherever it
- * tore; damage before the end is refused. */
+ * tore, the last batch too where its pages came to disk out of order; damage before that is refused. */
 #include "tests/unit/learn/toyworld.h"
 #include "learn/journal.h"
 
@@ -12,7 +12,7 @@ static const struct journal_entry all[] = {
 	{.kind = J_STEP, .number = 0}, {.kind = J_STEP, .number = 99999999999},
 	{.kind = J_PUBLISH, .text = "step-12-abcd"}, {.kind = J_SUBMITTED, .version = 12}, {.kind = J_WITHDRAW},
 	{.kind = J_VERDICT, .version = 12, .text = "rejected: no better in 2 of 2 domains"},
-	{.kind = J_PAUSE}, {.kind = J_RESUME}, {.kind = J_DRIFT, .number = 2},
+	{.kind = J_PAUSE}, {.kind = J_RESUME}, {.kind = J_DRIFT, .number = 2}, {.kind = J_EXPIRE, .number = 1700000000},
 };
 enum { N = sizeof all / sizeof *all };
 
@@ -54,12 +54,18 @@ static int count(struct journal *j, bool check)
 	return n;
 }
 
+enum { BATCH = 6 };
+
 static void write_all(const char *path)
 {
 	struct journal *j = open_ok(path, false);
-	for (int i = 0; i < N; i++)
+	for (int i = 0; i < N; i++) {
+		int before = i / BATCH * BATCH;
 		assert_int_equal(journal_append(j, &all[i]), 0);
-	assert_int_equal(count(j, true), 0); /* not to be read before it is durable */
+		assert_int_equal(count(j, true), before); /* not to be read before it is durable */
+		if (i % BATCH == BATCH - 1)
+			assert_int_equal(journal_sync(j), 0);
+	}
 	assert_int_equal(journal_sync(j), 0);
 	assert_int_equal(count(j, true), N);
 	journal_close(j);
@@ -113,7 +119,44 @@ static void test_torn(void **state)
 	assert_int_equal(fs_remove_tree(dir), 0);
 }
 
-/* One bit flipped anywhere before the last line is refused; in the last line it is cut like a torn one. */
+static size_t line_start(const char *text, int line)
+{
+	const char *s = text;
+	while (line--)
+		s = strchr(s, '\n') + 1;
+	return (size_t)(s - text);
+}
+
+static void put_back(const char *path, const char *text, size_t len)
+{
+	FILE *f = fopen(path, "wb");
+	assert_non_null(f);
+	assert_int_equal(fwrite(text, 1, len, f), len);
+	(void)fclose(f);
+}
+
+/* Opened: what it holds, or -1 where it is refused; and it goes on from there. */
+static int opens(const char *path)
+{
+	struct journal *j = NULL;
+	struct errtext e = {""};
+	int r = journal_open(path, false, &j, &e);
+	if (r) {
+		assert_int_equal(r, -EINVAL);
+		assert_non_null(strstr(e.text, "damaged"));
+		return -1;
+	}
+	int n = count(j, false);
+	const struct journal_entry x = {.kind = J_STEP, .number = 5};
+	assert_int_equal(journal_append(j, &x), 0);
+	assert_int_equal(journal_sync(j), 0);
+	assert_int_equal(count(j, false), n + 1);
+	journal_close(j);
+	return n;
+}
+
+/* One bit flipped anywhere in a batch that others follow is refused; in the last one what stands from there on is cut
+ * like a torn line. */
 static void test_damaged(void **state)
 {
 	char dir[256], path[300], *text = NULL;
@@ -122,27 +165,57 @@ static void test_damaged(void **state)
 	path_in(dir, path);
 	write_all(path);
 	assert_int_equal(fs_read_text(path, 1 << 20, &text), 0);
-	size_t len = strlen(text), last = len - 1;
-	while (last > 0 && text[last - 1] != '\n')
-		last--;
-	for (size_t at = 0; at < len; at += 3) {
+	size_t len = strlen(text), last = line_start(text, (N - 1) / BATCH * BATCH);
+	int line = 0;
+	for (size_t at = 0; at < len; at++) {
+		bool newline = text[at] == '\n';
 		text[at] ^= 1;
-		FILE *f = fopen(path, "wb");
-		assert_int_equal(fwrite(text, 1, len, f), len);
-		(void)fclose(f);
+		put_back(path, text, len);
 		text[at] ^= 1;
-		struct journal *j = NULL;
-		struct errtext e = {""};
-		int r = journal_open(path, false, &j, &e);
-		if (at < last - 1) { /* the newline between the last two makes them one last line */
-			assert_int_equal(r, -EINVAL);
-			assert_non_null(strstr(e.text, "damaged"));
-		} else {
-			assert_int_equal(r, 0);
-			assert_int_equal(count(j, true), at < last ? N - 2 : N - 1);
-		}
-		journal_close(j);
+		if (at == last - 1)
+			assert_int_equal(opens(path), line); /* two lines are one: whether a batch begins in it is not to be seen */
+		else
+			assert_int_equal(opens(path), at < last ? -1 : line);
+		line += newline;
 	}
+	free(text);
+	assert_int_equal(fs_remove_tree(dir), 0);
+}
+
+/* Power lost while the last batch was written: any part of it came to disk as zeros. What stood before the hole goes on. */
+static void test_torn_out_of_order(void **state)
+{
+	char dir[256], path[300], *text = NULL, *copy;
+	(void)state;
+	tw_temp_dir(dir);
+	path_in(dir, path);
+	write_all(path);
+	assert_int_equal(fs_read_text(path, 1 << 20, &text), 0);
+	size_t len = strlen(text);
+	int first = (N - 1) / BATCH * BATCH;
+	size_t last = line_start(text, first);
+	assert_non_null(copy = malloc(len));
+	for (int hole = first; hole < N; hole++) {
+		memcpy(copy, text, len);
+		size_t from = line_start(text, hole), to = from + 30 < len ? from + 30 : len;
+		memset(copy + from, 0, to - from);
+		put_back(path, copy, len);
+		assert_int_equal(opens(path), hole);
+	}
+	memset(copy, 0, len);
+	memcpy(copy, text, last);
+	put_back(path, copy, len); /* none of it came */
+	assert_int_equal(opens(path), first);
+	/* the same hole in an older program's journal, which does not say where batches begin */
+	for (size_t i = 0; i < len; i++)
+		if (text[i] == '@')
+			text[i] = '#';
+	put_back(path, text, len);
+	assert_int_equal(opens(path), N);
+	memset(text + last, 0, 10);
+	put_back(path, text, len);
+	assert_int_equal(opens(path), -1);
+	free(copy);
 	free(text);
 	assert_int_equal(fs_remove_tree(dir), 0);
 }
@@ -168,6 +241,6 @@ static void test_cut(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_kinds), cmocka_unit_test(test_torn), cmocka_unit_test(test_damaged), cmocka_unit_test(test_cut)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_kinds), cmocka_unit_test(test_torn), cmocka_unit_test(test_damaged), cmocka_unit_test(test_torn_out_of_order), cmocka_unit_test(test_cut)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
