@@ -15,7 +15,7 @@ enum { CHUNK = 64 };
 
 int batcher_init(struct batcher *b, struct dev *d, const struct frozen *fz, bool prompt_rows, struct errtext *e)
 {
-	struct batcher n = {.d = d, .fz = fz, .prompt_rows = prompt_rows};
+	struct batcher n = {.d = d, .fz = fz, .prompt_rows = prompt_rows, .reject_weight = 1};
 	int r = 0;
 	n.draft_of = malloc((size_t)fz->V * sizeof *n.draft_of);
 	if (!n.draft_of)
@@ -40,10 +40,11 @@ void batcher_trim(struct batcher *b)
 	free(b->y);
 	free(b->features);
 	free(b->t_p);
+	free(b->weight);
 	free(b->mask);
 	free(b->in_vocab);
 	b->ids = b->t_ids = b->y = NULL;
-	b->features = b->t_p = NULL;
+	b->features = b->t_p = b->weight = NULL;
 	b->mask = b->in_vocab = NULL;
 	b->cap = 0;
 }
@@ -107,12 +108,15 @@ static int reserve(struct batcher *b, int n, int H3)
 	real *p = realloc(b->t_p, k * TEACHER_K * sizeof *p);
 	if (p)
 		b->t_p = p;
+	real *w = realloc(b->weight, k * sizeof *w);
+	if (w)
+		b->weight = w;
 	uint8_t *m = realloc(b->mask, k), *v = realloc(b->in_vocab, k);
 	if (m)
 		b->mask = m;
 	if (v)
 		b->in_vocab = v;
-	if (!ids || !t_ids || !y || !f || !p || !m || !v)
+	if (!ids || !t_ids || !y || !f || !p || !w || !m || !v)
 		return -ENOMEM;
 	b->cap = n;
 	return 0;
@@ -234,14 +238,29 @@ static int fill(struct batcher *b, const struct joined *j, int row0, int n)
 	return 0;
 }
 
-static void hand_out(const struct batcher *b, const struct joined *j, int row0, int n, struct train_batch *ret, int *ret_weighted)
+/* A round from row t that had a accepted was refused x_{t+2+a}, which row t+a teaches. */
+static void weigh(struct batcher *b, const struct joined *j, int row0, int n)
+{
+	for (int t = 0; t < n; t++)
+		b->weight[t] = 1;
+	for (int s = 0; s < j->n_rounds; s++) {
+		int64_t row = (int64_t)j->round_start[s] + j->round_accepted[s] - row0;
+		if (j->round_accepted[s] < j->round_len[s] && row >= 0 && row < n)
+			b->weight[row] = (real)b->reject_weight;
+	}
+}
+
+static void hand_out(struct batcher *b, const struct joined *j, int row0, int n, struct train_batch *ret, int *ret_weighted)
 {
 	int weighted = 0;
+	bool even = !(b->reject_weight < 1) && !(b->reject_weight > 1);
+	if (!even)
+		weigh(b, j, row0, n);
 	for (int t = 0; t < n; t++)
 		weighted += b->mask[t] && b->in_vocab[t];
 	*ret_weighted = weighted;
 	*ret = (struct train_batch){
-		.n = n, .ids = b->ids, .pos = j->pos + row0, .features = b->features, .mask = b->mask,
+		.n = n, .ids = b->ids, .pos = j->pos + row0, .features = b->features, .mask = b->mask, .weight = even ? NULL : b->weight,
 		.teacher = {.n = n, .K = TEACHER_K, .ids = b->t_ids, .p = b->t_p}, .y = b->y, .in_vocab = b->in_vocab,
 	};
 }

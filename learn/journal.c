@@ -30,6 +30,11 @@ struct journal {
 
 static const char *const words[J_N] = {"config", "take", "gap", "init", "rebase", "step", "publish", "submitted", "withdraw", "verdict", "pause", "resume", "drift", "expire", "purge"};
 
+const char *journal_word(enum journal_kind k)
+{
+	return k < J_N ? words[k] : "?";
+}
+
 static void checksum(const char *s, size_t n, char ret[17])
 {
 	char hex[SHA_HEX];

@@ -42,6 +42,7 @@ struct journal_entry {
 };
 
 struct journal;
+const char *journal_word(enum journal_kind k); /* "step", "publish", ... */
 /* Opens or makes it; a torn last batch is cut at its first damaged line (unless read_only). Damage before it: -EINVAL. */
 int MUSTCHECK journal_open(const char *path, bool read_only, struct journal **ret, struct errtext *e);
 struct journal *journal_close(struct journal *j);

@@ -431,7 +431,12 @@ int learner_do(struct learner *l, const struct journal_entry *x, struct errtext 
 	}
 	if (!r)
 		r = journal_sync(l->journal);
-	return r ? errtext_set(e, r, "journal: %s", strerror(-r)) : learner_apply(l, x, e);
+	if (r)
+		return errtext_set(e, r, "journal: %s", strerror(-r));
+	r = learner_apply(l, x, e);
+	if (r < 0 && e && !*e->text)
+		(void)errtext_set(e, r, "%s: %s", journal_word(x->kind), strerror(-r));
+	return r;
 }
 
 int learner_step(struct learner *l, struct errtext *e)
@@ -587,6 +592,8 @@ int learner_open(const struct learner_options *o, struct dev *d, struct source *
 	if (!r && !o->follow)
 		r = enter_config(l, o, e);
 	if (r) {
+		if (e && !*e->text)
+			(void)errtext_set(e, r, "state_dir %.150s: %s", o->state_dir, strerror(-r));
 		learner_close(l);
 		return r;
 	}

@@ -31,6 +31,7 @@ struct learner_options {
 	double max_scale;            /* features so many times larger or smaller than usual are refused; 0 = all are taken */
 	double tenant_share;         /* of the rows of a window; 0 or 1 = any */
 	int64_t tenant_window, request_rows; /* rows; of one request at most, 0 = any */
+	double reject_weight;        /* of rows at which serving refused the draft; 0 = 1 */
 	double spike;                /* a loss so many times the running mean is no step; 0 = any is */
 	int64_t init_min_tokens;
 	uint64_t pool_bytes;
