@@ -132,12 +132,17 @@ static uint32_t accept_candidate(struct world *w, const char *name, uint32_t n)
 	return n;
 }
 
-static int entry(struct learner *l, enum journal_kind kind, uint32_t version, const char *text)
+static int entry_or(struct learner *l, enum journal_kind kind, uint32_t version, const char *text, struct errtext *e)
 {
 	struct journal_entry x = {.kind = kind, .version = version, .number = 1};
-	struct errtext e = {""};
 	(void)snprintf(x.text, sizeof x.text, "%s", text);
-	int r = learner_do(l, &x, &e);
+	return learner_do(l, &x, e);
+}
+
+static int entry(struct learner *l, enum journal_kind kind, uint32_t version, const char *text)
+{
+	struct errtext e = {""};
+	int r = entry_or(l, kind, version, text, &e);
 	if (r)
 		print_message("entry: %d %s\n", r, e.text);
 	return r;
@@ -173,11 +178,11 @@ static int life(struct world *w, const char *state, uint64_t seed, int passes, i
 		if (!r && l->t && u < 12 && !*l->pending.name)
 			r = learner_publish(l, &e);
 		else if (!r && *l->pending.name && !*l->pending.sha)
-			r = entry(l, J_WITHDRAW, 0, ""); /* as the worker does where the store could not be written */
+			r = entry_or(l, J_WITHDRAW, 0, "", &e); /* as the worker does where the store could not be written */
 		else if (!r && *l->pending.name && !l->pending.version && u < 40)
-			r = entry(l, J_SUBMITTED, accept_candidate(w, l->pending.name, (uint32_t)l->published_step + 1), "");
+			r = entry_or(l, J_SUBMITTED, accept_candidate(w, l->pending.name, (uint32_t)l->published_step + 1), "", &e);
 		else if (!r && l->pending.version && u < 8)
-			r = entry(l, J_VERDICT, l->pending.version, "rejected: test");
+			r = entry_or(l, J_VERDICT, l->pending.version, "rejected: test", &e);
 		else if (!r && l->pending.version && u > 96)
 			r = learner_rebase(l, l->pending.version, &e);
 		if (!r && u >= 40 && u < 65)
@@ -245,7 +250,7 @@ static void killed(bool muon, bool disk)
 	struct learner_counts na, nb;
 	uint64_t seed = 31337;
 	int lives = 0, kills = 0, rc = 1, wanted = getenv("REDRAFT_KILLS") ? atoi(getenv("REDRAFT_KILLS")) : 30;
-	world_init(&w, wanted);
+	world_init(&w, wanted > 30 ? 2 * wanted : wanted);
 	w.muon = muon;
 	(void)snprintf(state, sizeof state, "%s/killed", w.dir);
 	(void)snprintf(again, sizeof again, "%s/again", w.dir);
