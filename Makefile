@@ -101,6 +101,9 @@ $(B)/tests/$(1)/%: $(B)/tests/unit/$(1)/%.o $$(call obj,$$(ROOMS.$(1)))
 	$(CC) $(LDFLAGS) -o $$@ $$(filter %.o,$$^) $(LIBS) -lcmocka
 endef
 $(foreach r,base schemas kernels serve learn daemon load cross,$(eval $(call room_tests,$(r))))
+ifeq ($(V),release) # it starts the real program
+$(B)/tests/learn/test_ranks: | $(B)/bin/redraft-learn $(MPI)
+endif
 # Benches below the programs: build/release/bench/bench_<name>
 $(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS) $(BASE))
 $(B)/bench/bench_tap: $(B)/tests/bench/bench_tap.o $(call obj,$(ROOMS.serve))
