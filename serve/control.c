@@ -22,43 +22,14 @@
 #include "daemon/base/rpc.h"
 #include "schemas/idl.h"
 #include "schemas/manifest.h"
-#include "serve/engine.h"
+#include "serve/control_inside.h"
 #include "serve/override.h"
 #include "serve/tap.h"
 
-enum { MAX_STACK = 16, LOAD_NICE = 5 };
-
-enum source { FROM_STORE, FROM_DAEMON, FROM_OPERATOR };
+enum { LOAD_NICE = 5 };
 static const char *const source_names[] = {"store", "daemon", "operator"};
 
-struct load_job {
-	struct control *c;
-	pthread_t thread;
-	struct rpc_call *call; /* NULL: disowned by a rollback */
-	bool disowned;
-	uint32_t version;
-	char path[PATH_MAX], expect[65], sha[65];
-	int result;
-	struct errtext e;
-};
-
-struct control {
-	struct control_options o;
-	struct rpc_server *rpc;
-	uint32_t stack[MAX_STACK];
-	int depth;
-	uint64_t generation, start_us;
-	enum source source;
-	struct load_job *load; /* running, or NULL */
-	struct {
-		uint32_t version;
-		json_t *cut; /* owned */
-	} cuts[4];         /* of the versions loaded last */
-	int next_cut;
-	bool capture;
-};
-
-static void PRINTF(3, 4) note(struct control *c, bool warn, const char *fmt, ...)
+void PRINTF(3, 4) control_note(struct control *c, bool warn, const char *fmt, ...)
 {
 	char text[400];
 	va_list ap;
@@ -149,7 +120,7 @@ static void drop_version(struct control *c, uint32_t version)
 	struct errtext e = {""};
 
 	if (engine_unload(c->o.engine, version, &e) < 0)
-		note(c, true, "version %u keeps its slot: %s", version, e.text);
+		control_note(c, true, "version %u keeps its slot: %s", version, e.text);
 }
 
 /* --- persistence --- */
@@ -171,7 +142,7 @@ static void persist(struct control *c, uint32_t prev)
 	}
 	r = override_write(c->o.store, c->o.run_dir, &o);
 	if (r < 0)
-		note(c, true, "the operator's switch holds but could not be written down (%s); a restart would forget it", strerror(-r));
+		control_note(c, true, "the operator's switch holds but could not be written down (%s); a restart would forget it", strerror(-r));
 }
 
 /* --- switching --- */
@@ -197,14 +168,14 @@ static int switch_to(struct control *c, uint32_t version, bool all, uint32_t dea
 	c->generation++;
 	c->source = from;
 	engine_status(c->o.engine, &s);
-	note(c, false, "version %u is live (generation %llu, %s, %s requests), previous %u", version, (unsigned long long)c->generation,
+	control_note(c, false, "version %u is live (generation %llu, %s, %s requests), previous %u", version, (unsigned long long)c->generation,
 	     source_names[from], all ? "all" : "new", previous(c, &s));
 	persist(c, previous(c, &s));
 	return 0;
 }
 
 /* A 32-bit version or so out of the parameters. */
-static bool get_u32(const json_t *p, const char *name, bool required, uint32_t *ret)
+bool control_u32(const json_t *p, const char *name, bool required, uint32_t *ret)
 {
 	const json_t *v = json_object_get(p, name);
 
@@ -216,36 +187,43 @@ static bool get_u32(const json_t *p, const char *name, bool required, uint32_t *
 	return true;
 }
 
-static void invalid(struct rpc_call *call, const char *name)
+void control_invalid(struct rpc_call *call, const char *name)
 {
 	rpc_error(call, "org.varlink.service.InvalidParameter", "parameter '%s' is missing or has the wrong type", name);
+}
+
+bool control_generation_fits(struct control *c, struct rpc_call *call, const json_t *p)
+{
+	const json_t *expected = json_object_get(p, "expected_generation");
+
+	if (!expected || json_is_null(expected) || (uint64_t)json_integer_value(expected) == c->generation)
+		return true;
+	rpc_error(call, "io.redraft.GenerationMismatch", "the generation is %llu", (unsigned long long)c->generation);
+	return false;
 }
 
 static void on_activate(void *ctx, struct rpc_call *call, json_t *p)
 {
 	struct control *c = ctx;
 	const char *move = json_string_value(json_object_get(p, "move")), *from = json_string_value(json_object_get(p, "source"));
-	const json_t *expected = json_object_get(p, "expected_generation");
 	uint32_t version, deadline = 0;
 	struct errtext e = {""};
 	bool all;
 
-	if (!get_u32(p, "version", true, &version)) {
-		invalid(call, "version");
+	if (!control_u32(p, "version", true, &version)) {
+		control_invalid(call, "version");
 		return;
 	}
 	if (!move || (strcmp(move, "new") != 0 && strcmp(move, "all") != 0)) {
 		rpc_error(call, "org.varlink.service.InvalidParameter", "move must be \"new\" or \"all\"");
 		return;
 	}
-	if (!get_u32(p, "deadline_ms", false, &deadline)) {
-		invalid(call, "deadline_ms");
+	if (!control_u32(p, "deadline_ms", false, &deadline)) {
+		control_invalid(call, "deadline_ms");
 		return;
 	}
-	if (expected && !json_is_null(expected) && (uint64_t)json_integer_value(expected) != c->generation) {
-		rpc_error(call, "io.redraft.GenerationMismatch", "the generation is %llu", (unsigned long long)c->generation);
+	if (!control_generation_fits(c, call, p))
 		return;
-	}
 	if (version && c->load && c->load->version == version) { /* it may be in its slot, but its weights are not checked yet */
 		rpc_error(call, "io.redraft.Busy", "version %u is being loaded", version);
 		return;
@@ -293,7 +271,7 @@ static void make_room(struct control *c)
 	for (int i = 0; i < 4; i++) {
 		uint32_t v = s.slots[i].version;
 		if (ready(&s, v) && v != live(c) && v != previous(c, &s) && s.slots[i].requests == 0 && engine_unload(c->o.engine, v, &e) == 0) {
-			note(c, false, "version %u left its slot to a new one", v);
+			control_note(c, false, "version %u left its slot to a new one", v);
 			return;
 		}
 	}
@@ -326,9 +304,9 @@ static void load_over(void *arg)
 	else if (j->result == 0)
 		keep_cut(c, j->version, j->path);
 	if (j->result < 0)
-		note(c, true, "version %u was not loaded: %s", j->version, *j->e.text ? j->e.text : strerror(-j->result));
+		control_note(c, true, "version %u was not loaded: %s", j->version, *j->e.text ? j->e.text : strerror(-j->result));
 	else
-		note(c, mismatch, "version %u %s", j->version,
+		control_note(c, mismatch, "version %u %s", j->version,
 		     mismatch    ? "holds other weights than were asked for; unloaded"
 		     : j->disowned ? "was loaded but a rollback had come; unloaded"
 				   : "is loaded");
@@ -380,8 +358,8 @@ static void on_load(void *ctx, struct rpc_call *call, json_t *p)
 	struct errtext e;
 	uint32_t version;
 
-	if (!get_u32(p, "version", true, &version) || version == 0) {
-		invalid(call, "version");
+	if (!control_u32(p, "version", true, &version) || version == 0) {
+		control_invalid(call, "version");
 		return;
 	}
 	if (!path || *path != '/' || strlen(path) >= PATH_MAX) {
@@ -389,7 +367,7 @@ static void on_load(void *ctx, struct rpc_call *call, json_t *p)
 		return;
 	}
 	if (!sha || (*sha && strlen(sha) != 64)) {
-		invalid(call, "weights_sha");
+		control_invalid(call, "weights_sha");
 		return;
 	}
 	if (c->load) {
@@ -397,7 +375,7 @@ static void on_load(void *ctx, struct rpc_call *call, json_t *p)
 		return;
 	}
 	if (!fits_target(c, path, &e)) {
-		note(c, true, "version %u was not loaded: %s", version, e.text);
+		control_note(c, true, "version %u was not loaded: %s", version, e.text);
 		rpc_error(call, "io.redraft.BadVersion", "version %u: %s", version, e.text);
 		return;
 	}
@@ -416,8 +394,8 @@ static void on_unload(void *ctx, struct rpc_call *call, json_t *p)
 	uint32_t version;
 	int r;
 
-	if (!get_u32(p, "version", true, &version)) {
-		invalid(call, "version");
+	if (!control_u32(p, "version", true, &version)) {
+		control_invalid(call, "version");
 		return;
 	}
 	r = engine_unload(c->o.engine, version, &e);
@@ -488,6 +466,7 @@ static void on_status(void *ctx, struct rpc_call *call, json_t *p)
 		      "uptime_s", (json_int_t)((clock_us() - c->start_us) / 1000000), "generation", (json_int_t)c->generation, "live",
 		      (json_int_t)live(c), "previous", (json_int_t)previous(c, &s), "source", source_names[c->source], "slots", slots_json(&s));
 	if (j) {
+		json_object_set_new(j, "canary", canary_json(&s));
 		json_object_set_new(j, "running", json_integer(s.running));
 		json_object_set_new(j, "waiting", json_integer(s.waiting));
 		json_object_set_new(j, "draft_k", json_integer(s.draft_k));
@@ -506,7 +485,7 @@ static void on_capture(void *ctx, struct rpc_call *call, json_t *p)
 	const json_t *v = json_object_get(p, "enabled");
 
 	if (!json_is_boolean(v)) {
-		invalid(call, "enabled");
+		control_invalid(call, "enabled");
 		return;
 	}
 	c->capture = c->o.tap && json_is_true(v);
@@ -528,6 +507,7 @@ static const struct rpc_method methods[] = {
 	{"io.redraft.Serve.Activate", RPC_CONTROL, on_activate}, {"io.redraft.Serve.Unload", RPC_CONTROL, on_unload},
 	{"io.redraft.Serve.Rollback", RPC_CONTROL, on_rollback}, {"io.redraft.Serve.SetCapture", RPC_CONTROL, on_capture},
 	{"io.redraft.Serve.Config", RPC_STATUS, on_config},
+	{"io.redraft.Serve.Canary", RPC_CONTROL, on_canary},
 	{NULL, RPC_STATUS, NULL},
 };
 
@@ -544,18 +524,18 @@ static bool restore(struct control *c, uint32_t version)
 	if (version == 0)
 		return false;
 	if (store_version_dir(c->o.store, version, dir, sizeof dir) < 0 || manifest_read(dir, &m, &e) < 0) {
-		note(c, true, "version %u of the store is not usable: %s", version, e.text);
+		control_note(c, true, "version %u of the store is not usable: %s", version, e.text);
 		return false;
 	}
 	if (!fits_target(c, dir, &e) || engine_load(c->o.engine, version, dir, sha, &e) < 0) {
-		note(c, true, "version %u of the store cannot be loaded: %s", version, e.text);
+		control_note(c, true, "version %u of the store cannot be loaded: %s", version, e.text);
 		manifest_done(&m);
 		return false;
 	}
 	same = strcmp(sha, m.weights_sha) == 0;
 	manifest_done(&m);
 	if (!same) {
-		note(c, true, "version %u of the store holds other weights than its manifest says; not used", version);
+		control_note(c, true, "version %u of the store holds other weights than its manifest says; not used", version);
 		drop_version(c, version);
 		return false;
 	}
@@ -573,7 +553,7 @@ static void restore_all(struct control *c)
 	uint32_t want = s.live, back = s.previous;
 
 	if (r < 0 && r != -ENOENT)
-		note(c, true, "the store's state cannot be read, ignoring: %s", e.text);
+		control_note(c, true, "the store's state cannot be read, ignoring: %s", e.text);
 	c->generation = s.generation;
 	c->source = FROM_STORE;
 	if (override_read(c->o.store, c->o.run_dir, s.generation, &o) == 0) {
@@ -581,22 +561,22 @@ static void restore_all(struct control *c)
 		back = o.previous;
 		c->generation = o.generation;
 		c->source = FROM_OPERATOR;
-		note(c, false, "an operator's switch to version %u holds", want);
+		control_note(c, false, "an operator's switch to version %u holds", want);
 	}
 	store_state_done(&s);
 	if (back != want)
 		(void)restore(c, back);
 	if (!restore(c, want)) {
 		c->depth = 0; /* the previous one stays loaded but nobody chose it */
-		note(c, false, "no draft is live: decoding plainly");
+		control_note(c, false, "no draft is live: decoding plainly");
 		return;
 	}
 	if (engine_activate(c->o.engine, want, true, 0, &e) < 0) {
-		note(c, true, "version %u could not be made live: %s", want, e.text);
+		control_note(c, true, "version %u could not be made live: %s", want, e.text);
 		c->depth = 0;
 		return;
 	}
-	note(c, false, "version %u is live from the start", want);
+	control_note(c, false, "version %u is live from the start", want);
 }
 
 int control_new(const struct control_options *o, struct control **ret, struct errtext *e)

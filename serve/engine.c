@@ -59,6 +59,14 @@ void remove_active(struct engine *g, struct session *s)
 	g->n_active--;
 }
 
+/* Those that drafted with a canary that is over go to live; its own KV stays theirs and is flagged. */
+static void leave_canary(struct engine *g, int was)
+{
+	for (int i = 0; i < g->n_active; i++)
+		if (was >= 0 && was != g->slots.live && g->active[i]->slot == was)
+			g->active[i]->move_at = 1;
+}
+
 /* Who moves is marked here and moved when the lock is given back. */
 static int cmd_activate(struct engine *g, const struct cmd *c)
 {
@@ -68,12 +76,30 @@ static int cmd_activate(struct engine *g, const struct cmd *c)
 		if (to < 0 || g->slots.s[to].state != SLOT_READY)
 			return errtext_set(c->e, -ENOENT, "version %u is not loaded", c->version);
 	}
+	int canary = g->slots.canary;
 	slots_activate(&g->slots, to, c->move_all && to == g->slots.previous);
 	uint64_t at = c->deadline_ms ? clock_us() + (uint64_t)c->deadline_ms * 1000 : 0;
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
 		s->move_at = s->slot == to ? 0 : c->move_all ? 1 : at;
 	}
+	leave_canary(g, canary);
+	return 0;
+}
+
+static int cmd_canary(struct engine *g, const struct cmd *c)
+{
+	int to = -1, was = g->slots.canary;
+	if (c->version) {
+		to = slots_find(&g->slots, c->version);
+		if (to < 0 || g->slots.s[to].state != SLOT_READY)
+			return errtext_set(c->e, -ENOENT, "version %u is not loaded", c->version);
+		if (to == g->slots.live)
+			return errtext_set(c->e, -EINVAL, "version %u is live already", c->version);
+	}
+	slots_canary(&g->slots, to, c->permille, c->salt ? c->salt : "");
+	if (was != g->slots.canary)
+		leave_canary(g, was);
 	return 0;
 }
 
@@ -87,6 +113,8 @@ static int obey(struct engine *g, const struct cmd *c)
 		return slots_install(&g->slots, c->slot, c->load, g->o.dev, N_SLOTS * g->pages.n_total, PAGE_TOK, kv, c->e);
 	case CMD_ACTIVATE:
 		return cmd_activate(g, c);
+	case CMD_CANARY:
+		return cmd_canary(g, c);
 	case CMD_UNLOAD:
 		slot = slots_find(&g->slots, c->version);
 		r = slots_unload(&g->slots, c->version, c->e);
@@ -147,7 +175,7 @@ static void run_commands(struct engine *g)
 		int r = stopping ? -ECANCELED : c->kind == CMD_INSTALL ? fit_feedback(g, c->load) : 0;
 		pthread_mutex_lock(&g->lock);
 		c->result = r ? r : obey(g, c);
-		if (c->kind == CMD_ACTIVATE) {
+		if (c->kind == CMD_ACTIVATE || c->kind == CMD_CANARY) {
 			pthread_mutex_unlock(&g->lock);
 			move_overdue(g); /* draft KV comes along: nothing to do under the lock */
 			pthread_mutex_lock(&g->lock);

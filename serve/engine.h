@@ -111,6 +111,10 @@ void engine_drain(struct engine *g, uint64_t until_us);
 int MUSTCHECK engine_load(struct engine *g, uint32_t version, const char *dir, char ret_sha[static 65], struct errtext *e);
 /* move_all: running requests move at the next boundary; else they keep theirs for deadline_ms (0 = to their end). version 0 = plain. */
 int MUSTCHECK engine_activate(struct engine *g, uint32_t version, bool move_all, uint32_t deadline_ms, struct errtext *e);
+/* New requests of permille/1000 of the conversations (serve/arm.h) draft with version; running ones keep theirs. version 0:
+ * no canary any more, and those that drafted with it move to live at the next boundary. -ENOENT: not loaded; -EINVAL: it
+ * is live. Every activation ends a canary. */
+int MUSTCHECK engine_canary(struct engine *g, uint32_t version, uint32_t permille, const char *salt, struct errtext *e);
 int MUSTCHECK engine_unload(struct engine *g, uint32_t version, struct errtext *e); /* -EBUSY live or in use */
 
 struct engine_slot {
@@ -120,6 +124,7 @@ struct engine_slot {
 };
 struct engine_status {
 	uint32_t live, previous;
+	uint32_t canary, permille; char salt[33]; /* 0 = none */
 	int running, waiting, draft_k; /* waiting: those that lost their pages included */
 	int pages, pages_free, pages_cached; /* of PAGE_TOK tokens; cached: held by no request */
 	struct engine_slot slots[4];

@@ -48,13 +48,14 @@ struct rows {
 	struct attn_seq seqs[ENGINE_MAX_SEQS];
 };
 
-enum cmd_kind { CMD_INSTALL, CMD_ACTIVATE, CMD_UNLOAD };
+enum cmd_kind { CMD_INSTALL, CMD_ACTIVATE, CMD_CANARY, CMD_UNLOAD };
 struct cmd { /* on its caller's stack; the engine answers through done */
 	struct cmd *next;
 	enum cmd_kind kind;
 	int slot;
 	struct slot_load *load;
-	uint32_t version, deadline_ms;
+	uint32_t version, deadline_ms, permille;
+	const char *salt;
 	bool move_all;
 	int result;
 	struct errtext *e;

@@ -119,7 +119,7 @@ int engine_new(const struct engine_options *o, struct engine **ret, struct errte
 	atomic_init(&g->draft_mode, (int)o->draft_mode);
 	g->waiting_tail = &g->waiting;
 	g->cmds_tail = &g->cmds;
-	g->slots.live = g->slots.previous = -1;
+	g->slots.live = g->slots.previous = g->slots.canary = -1;
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_cond_init(&g->wake, NULL);
 	pthread_cond_init(&g->answered, NULL);
@@ -235,6 +235,12 @@ int engine_activate(struct engine *g, uint32_t version, bool move_all, uint32_t 
 	return command(g, &c);
 }
 
+int engine_canary(struct engine *g, uint32_t version, uint32_t permille, const char *salt, struct errtext *e)
+{
+	struct cmd c = {.kind = CMD_CANARY, .version = version, .permille = permille, .salt = salt, .e = e};
+	return command(g, &c);
+}
+
 int engine_unload(struct engine *g, uint32_t version, struct errtext *e)
 {
 	struct cmd c = {.kind = CMD_UNLOAD, .version = version, .e = e};
@@ -259,6 +265,9 @@ void engine_status(struct engine *g, struct engine_status *ret)
 	s.waiting = g->n_waiting + g->n_resting;
 	s.live = g->slots.live < 0 ? 0 : g->slots.s[g->slots.live].version;
 	s.previous = g->slots.previous < 0 ? 0 : g->slots.s[g->slots.previous].version;
+	s.canary = g->slots.canary < 0 ? 0 : g->slots.s[g->slots.canary].version;
+	s.permille = g->slots.permille;
+	memcpy(s.salt, g->slots.salt, sizeof s.salt);
 	for (int i = 0; i < N_SLOTS; i++) {
 		const struct slot *sl = &g->slots.s[i];
 		s.slots[i].version = sl->version;

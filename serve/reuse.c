@@ -76,7 +76,7 @@ bool reuse_enter(struct engine *g, struct session *s)
 	bool traced = s->begun ? s->traced : capture_wanted(g, s);
 	const struct told_one *told = s->begun || !traced ? NULL : told_find(&g->told, told_key(&s->req));
 	s->n_fill = s->emitted_us ? s->n_tokens - 1 : s->n_prompt;
-	s->slot = s->req.no_draft ? -1 : g->slots.live;
+	s->slot = s->req.no_draft ? -1 : slots_arm(&g->slots, s->req.conversation, s->req.request_id);
 	s->draft_ok = s->slot >= 0;
 	if (g->o.prefix != PREFIX_OFF)
 		follow(g, s, traced, told);

@@ -112,8 +112,21 @@ int slots_install(struct slots *t, int i, struct slot_load *l, struct dev *d, in
 	return 0;
 }
 
+int slots_arm(const struct slots *t, const char *conversation, const char *request)
+{
+	return t->canary >= 0 && arm_is_canary(t->salt, t->permille, conversation, request) ? t->canary : t->live;
+}
+
+void slots_canary(struct slots *t, int i, uint32_t permille, const char *salt)
+{
+	t->canary = permille ? i : -1;
+	t->permille = t->canary < 0 ? 0 : permille;
+	(void)snprintf(t->salt, sizeof t->salt, "%s", t->canary < 0 ? "" : salt);
+}
+
 void slots_activate(struct slots *t, int i, bool back)
 {
+	slots_canary(t, -1, 0, "");
 	if (i == t->live)
 		return;
 	t->previous = back ? -1 : t->live;
@@ -127,6 +140,8 @@ int slots_unload(struct slots *t, uint32_t version, struct errtext *e)
 		return errtext_set(e, -ENOENT, "version %u is not loaded", version);
 	if (i == t->live)
 		return errtext_set(e, -EBUSY, "version %u is live", version);
+	if (i == t->canary)
+		return errtext_set(e, -EBUSY, "version %u is on canary", version);
 	if (t->s[i].requests)
 		return errtext_set(e, -EBUSY, "version %u still drafts for %d request(s)", version, t->s[i].requests);
 	t->s[i].kind->free(t->s[i].x);
@@ -143,7 +158,7 @@ void slots_done(struct slots *t, struct dev *d)
 			t->s[i].kind->free(t->s[i].x);
 	if (t->kv.n_pages)
 		d->ops->kv_free(d, &t->kv);
-	*t = (struct slots){.live = -1, .previous = -1};
+	*t = (struct slots){.live = -1, .previous = -1, .canary = -1};
 }
 
 const char *slot_state_name(const struct slots *t, int i, int requests)
@@ -155,5 +170,7 @@ const char *slot_state_name(const struct slots *t, int i, int requests)
 		return "loading";
 	if (i == t->live)
 		return "live";
+	if (i == t->canary)
+		return "canary";
 	return requests ? "draining" : "ready";
 }

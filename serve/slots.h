@@ -11,6 +11,7 @@
  */
 #pragma once
 #include <stdint.h>
+#include "serve/arm.h"
 #include "serve/draft.h"
 
 enum { N_SLOTS = 4 };
@@ -28,6 +29,9 @@ struct slot {
 struct slots {
 	struct slot s[N_SLOTS];
 	int live, previous; /* slot numbers, -1 = none */
+	int canary;         /* slot that a share of the conversations drafts with, -1 = none */
+	uint32_t permille;
+	char salt[ARM_SALT];
 	struct kv_pool kv;  /* one draft KV for all versions; n_pages 0 = not made yet */
 };
 
@@ -50,9 +54,13 @@ void slot_read_done(struct slot_load *l); /* frees what was not installed */
 /* Take l into slot i on dev d; makes the draft KV pool for the first version. A version
  * whose KV has another shape than the pool in use is refused. */
 int MUSTCHECK slots_install(struct slots *t, int i, struct slot_load *l, struct dev *d, int n_pages, int page_tok, enum dtype kv_type, struct errtext *e);
-/* Live becomes i (-1 = plain). back: it is a return to an older one, which leaves no previous. */
+/* What a new request of this conversation drafts with: the canary or live. */
+int slots_arm(const struct slots *t, const char *conversation, const char *request);
+/* A share of the conversations drafts with i; i -1 or permille 0: nobody. */
+void slots_canary(struct slots *t, int i, uint32_t permille, const char *salt);
+/* Live becomes i (-1 = plain); a canary was judged against what was live, so it ends. back: it is a return to an older one, which leaves no previous. */
 void slots_activate(struct slots *t, int i, bool back);
 int MUSTCHECK slots_unload(struct slots *t, uint32_t version, struct errtext *e); /* -ENOENT, -EBUSY */
 void slots_done(struct slots *t, struct dev *d);
 /* requests: as published, since the slot's own count is the engine's */
-const char *slot_state_name(const struct slots *t, int i, int requests); /* empty loading ready live draining */
+const char *slot_state_name(const struct slots *t, int i, int requests); /* empty loading ready live canary draining */

@@ -13,6 +13,7 @@ struct job {
 	struct sampling how;
 	struct token_bias bias[2];
 	int client, priority; /* client: 0 = nobody */
+	int conversation;     /* 0 = one that all share */
 	uint64_t deadline_us;
 	bool no_draft, ignore_eos, logprobs; /* logprobs: with two alternatives */
 	struct token_logprob lp[JOB_MAX * 3];
@@ -77,6 +78,8 @@ static inline int job_submit(struct engine *g, struct job *j)
 	struct engine_request r = {.prompt = j->prompt, .n_prompt = j->n_prompt, .max_tokens = j->max_tokens, .sampling = j->how,
 				   .ignore_eos = j->ignore_eos, .no_draft = j->no_draft, .request_id = "r", .conversation = "c",
 				   .domain = "other", .priority = j->priority, .deadline_us = j->deadline_us, .on_tokens = job_tokens, .on_done = job_done, .arg = j};
+	if (j->conversation)
+		snprintf(r.conversation, sizeof r.conversation, "c-%d", j->conversation);
 	if (j->client)
 		snprintf(r.client, sizeof r.client, "client-%d", j->client);
 	snprintf(r.tenant, sizeof r.tenant, "tenant-%d", j->client % 3);

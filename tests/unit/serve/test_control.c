@@ -417,12 +417,63 @@ static void test_start_without_what_the_state_names(void **state)
 	stop();
 }
 
+static json_t *canary(int version, int permille, const char *salt)
+{
+	return json_pack("{s:i,s:i,s:s}", "version", version, "permille", permille, "salt", salt);
+}
+
+static void on_canary_are(int version, int permille)
+{
+	json_t *j = call("Status", NULL), *c = json_object_get(j, "canary");
+
+	assert_int_equal(version, num(c, "version"));
+	assert_int_equal(permille, num(c, "permille"));
+	json_decref(j);
+}
+
+static void test_canary(void **state)
+{
+	(void)state;
+	start();
+	for (int i = 1; i <= 3; i++)
+		load(i);
+	int g = moved(call("Activate", to(1, "new")), 1, 0);
+	on_canary_are(0, 0);
+	refused("control", "Canary", canary(9, 50, "s"), "BadVersion");
+	refused("control", "Canary", canary(1, 50, "s"), "live already");
+	refused("control", "Canary", canary(2, 1001, "s"), "InvalidParameter");
+	refused("control", "Canary", canary(2, 0, "s"), "InvalidParameter");
+	refused("control", "Canary", canary(2, 50, ""), "InvalidParameter");
+	refused("control", "Canary", canary(2, 50, "a salt that is longer than 32 bytes"), "InvalidParameter");
+	refused("status", "Canary", canary(2, 50, "s"), "PermissionDenied");
+	refused("control", "Canary", json_pack("{s:i,s:i,s:s,s:i}", "version", 2, "permille", 50, "salt", "s", "expected_generation", g + 1), "GenerationMismatch");
+	on_canary_are(0, 0);
+	json_decref(call("Canary", json_pack("{s:i,s:i,s:s,s:i}", "version", 2, "permille", 50, "salt", "s", "expected_generation", g)));
+	on_canary_are(2, 50);
+	refused("control", "Unload", json_pack("{s:i}", "version", 2), "Busy");
+	load(4);
+	load(5); /* in place of 3: the canary keeps its slot */
+	on_canary_are(2, 50);
+	json_decref(call("Canary", canary(2, 250, "s")));
+	on_canary_are(2, 250);
+	json_decref(call("Canary", json_pack("{s:i}", "version", 0)));
+	on_canary_are(0, 0);
+	json_decref(call("Canary", canary(2, 50, "s")));
+	moved(call("Activate", to(5, "new")), 5, 1); /* any switch ends it */
+	on_canary_are(0, 0);
+	json_decref(call("Canary", canary(2, 50, "s")));
+	moved(call("Rollback", NULL), 1, 0);
+	on_canary_are(0, 0);
+	stop();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_load),
 		cmocka_unit_test(test_switching_and_back),
 		cmocka_unit_test(test_full_slots_make_room),
+		cmocka_unit_test(test_canary),
 		cmocka_unit_test(test_rollback_during_a_load),
 		cmocka_unit_test(test_start_and_override),
 		cmocka_unit_test(test_start_without_what_the_state_names),

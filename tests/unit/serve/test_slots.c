@@ -5,13 +5,15 @@
  * in the file changes it. Four versions fit, the fifth is told so; loading a loaded version
  * again gives its hash; live and used versions cannot be unloaded; a draft of another KV shape or
  * another target is refused by name while others are resident, and nothing is left behind;
- * previous follows promotions, and a rollback leaves none.
+ * previous follows promotions, and a rollback leaves none. A canary drafts for its conversations and no others, gives the same tokens,
+ * cannot be unloaded, and when it ends, or anything is activated, its requests move to live.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
 #include <fcntl.h>
+#include "serve/arm.h"
 #include "tests/unit/serve/harness.h"
 
 static struct { struct dev *d; struct llama *target; char dir[6][64]; } toy;
@@ -178,9 +180,100 @@ static void test_in_use(void **state)
 	engine_free(g);
 }
 
+static struct job canary_job(int conversation)
+{
+	static struct job j;
+	job_random(&j, 3, 10, 12);
+	j.ignore_eos = true;
+	j.conversation = conversation;
+	return j;
+}
+
+/* Which version a request of this conversation is drafted by. */
+static uint32_t drafted_by(struct engine *g, int conversation, const struct job *plain)
+{
+	static struct job j;
+	j = canary_job(conversation);
+	assert_int_equal(job_submit(g, &j), 0);
+	job_wait(&j);
+	assert_int_equal(j.stats.n_versions, 1);
+	assert_true(job_same(&j, plain));
+	return j.stats.versions[0];
+}
+
+static int share_of(struct engine *g, uint32_t version, uint32_t permille, const struct job *plain)
+{
+	int n = 0;
+	for (int c = 1; c <= 60; c++) {
+		char name[16];
+		snprintf(name, sizeof name, "c-%d", c);
+		bool in = arm_is_canary("salt", permille, name, "r");
+		assert_int_equal(drafted_by(g, c, plain), in ? version : 1);
+		n += in;
+	}
+	return n;
+}
+
+static void test_canary(void **state)
+{
+	(void)state;
+	struct engine *g = make(false);
+	struct engine_status s;
+	struct errtext e = {0};
+	static struct job plain, j;
+	atomic_int ticks = 0;
+	char sha[65];
+	plain = canary_job(1);
+	assert_int_equal(job_submit(g, &plain), 0);
+	job_wait(&plain);
+	for (uint32_t v = 1; v <= 3; v++)
+		assert_int_equal(engine_load(g, v, toy.dir[v - 1], sha, &e), 0);
+	assert_int_equal(engine_activate(g, 1, false, 0, &e), 0);
+	expect_fail(engine_canary(g, 1, 100, "salt", &e), -EINVAL, &e, "live");
+	expect_fail(engine_canary(g, 9, 100, "salt", &e), -ENOENT, &e, "9");
+	assert_int_equal(engine_canary(g, 2, 300, "salt", &e), 0);
+	expect_fail(engine_unload(g, 2, &e), -EBUSY, &e, "canary");
+	engine_status(g, &s);
+	assert_int_equal(s.canary, 2);
+	assert_int_equal(s.permille, 300);
+	assert_string_equal(s.slots[1].state, "canary");
+	int few = share_of(g, 2, 300, &plain);
+	assert_int_equal(engine_canary(g, 2, 600, "salt", &e), 0);
+	int more = share_of(g, 2, 600, &plain);
+	assert_in_range(few, 8, 28);
+	assert_in_range(more, few + 1, 50);
+	/* it ends under a running request, which goes on with live */
+	assert_int_equal(engine_canary(g, 2, 1000, "salt", &e), 0);
+	j = canary_job(5);
+	j.max_tokens = 140;
+	j.ticks = &ticks;
+	j.stall_at = 1;
+	assert_int_equal(job_submit(g, &j), 0);
+	ticks_wait(&ticks, 1, &j, 1);
+	assert_int_equal(engine_canary(g, 0, 0, NULL, &e), 0);
+	job_wait(&j);
+	assert_int_equal(j.stats.n_versions, 2);
+	assert_int_equal(j.stats.versions[0], 2);
+	assert_int_equal(j.stats.versions[1], 1);
+	assert_int_equal(drafted_by(g, 5, &plain), 1);
+	assert_int_equal(engine_unload(g, 2, &e), 0);
+	/* live changes: nobody is left on it; itself made live: everybody is */
+	assert_int_equal(engine_load(g, 2, toy.dir[1], sha, &e), 0);
+	assert_int_equal(engine_canary(g, 2, 1000, "salt", &e), 0);
+	assert_int_equal(engine_activate(g, 3, false, 0, &e), 0);
+	assert_int_equal(drafted_by(g, 5, &plain), 3);
+	assert_int_equal(engine_canary(g, 2, 1000, "salt", &e), 0);
+	assert_int_equal(engine_activate(g, 2, false, 0, &e), 0);
+	engine_status(g, &s);
+	assert_int_equal(s.canary, 0);
+	assert_int_equal(s.live, 2);
+	assert_int_equal(drafted_by(g, 5, &plain), 2);
+	engine_free(g);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_hash), cmocka_unit_test(test_places), cmocka_unit_test(test_shape),
-					   cmocka_unit_test(test_in_use)};
+					   cmocka_unit_test(test_in_use), cmocka_unit_test(test_canary)};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

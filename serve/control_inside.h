@@ -1,0 +1,49 @@
+/* Shared between control.c and control_arms.c only. */
+#pragma once
+#include <jansson.h>
+#include <limits.h>
+#include <pthread.h>
+#include "daemon/base/rpc.h"
+#include "serve/control.h"
+#include "serve/engine.h"
+
+enum { MAX_STACK = 16 };
+
+enum source { FROM_STORE, FROM_DAEMON, FROM_OPERATOR };
+
+struct load_job {
+	struct control *c;
+	pthread_t thread;
+	struct rpc_call *call; /* NULL: disowned by a rollback */
+	bool disowned;
+	uint32_t version;
+	char path[PATH_MAX], expect[65], sha[65];
+	int result;
+	struct errtext e;
+};
+
+struct control {
+	struct control_options o;
+	struct rpc_server *rpc;
+	uint32_t stack[MAX_STACK];
+	int depth;
+	uint64_t generation, start_us;
+	enum source source;
+	struct load_job *load; /* running, or NULL */
+	struct {
+		uint32_t version;
+		json_t *cut; /* owned */
+	} cuts[4];         /* of the versions loaded last */
+	int next_cut;
+	bool capture;
+};
+
+void PRINTF(3, 4) control_note(struct control *c, bool warn, const char *fmt, ...);
+/* A number from 0 to 2^32-1 out of the parameters; false: not one (absent is fine unless required, and leaves *ret). */
+bool control_u32(const json_t *p, const char *name, bool required, uint32_t *ret);
+void control_invalid(struct rpc_call *call, const char *name);
+/* An expected_generation that is not ours is answered; false then. */
+bool control_generation_fits(struct control *c, struct rpc_call *call, const json_t *p);
+
+void on_canary(void *ctx, struct rpc_call *call, json_t *p);
+json_t *canary_json(const struct engine_status *s);
