@@ -109,6 +109,10 @@ $(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS)
 $(B)/bench/bench_tap: $(B)/tests/bench/bench_tap.o $(call obj,$(ROOMS.serve))
 $(B)/bench/bench_decode $(B)/bench/bench_ttt: $(B)/bench/bench_%: $(B)/tests/bench/bench_%.o $(call obj,$(ROOMS.cross))
 $(B)/bench/bench_ranks: $(B)/tests/bench/bench_ranks.o $(call obj,$(ROOMS.learn)) | $(MPI)
+# The daemon's judgement in simulation: build/release/bench/{drift,gate,canary}_sim (figures in daemon/README.md)
+SIMS := drift_sim gate_sim canary_sim
+$(SIMS:%=$(B)/bench/%): $(B)/bench/%: $(B)/tests/bench/%.o $(call obj,$(ROOMS.daemon))
+sims: $(SIMS:%=$(B)/bench/%)
 # The load generator: build/release/bench/load
 $(B)/bench/load: $(call obj,tests/bench/load/load.c $(ROOMS.load))
 $(B)/bench/%:
@@ -171,6 +175,6 @@ help:
 	@sed -n 's/^#   //p' Makefile
 clean:
 	rm -rf build
-.PHONY: all docs install deb unit unit-bins deps demo check system lint fuzz bench bench-adapt soak help clean
+.PHONY: all sims docs install deb unit unit-bins deps demo check system lint fuzz bench bench-adapt soak help clean
 .DEFAULT_GOAL := all
 -include $(shell test -d $(B) && find $(B) -name '*.d')

@@ -24,7 +24,8 @@ struct act_call { /* a load or an activation that is out */
 	struct loop_guard guard;
 	struct act *a;
 	uint32_t id, version;
-	char sha[65];
+	uint32_t permille;
+	char sha[65], salt[RO_SALT];
 };
 
 static void act_call_drop(struct loop_guard *g)
@@ -72,6 +73,7 @@ static void act_looked(void *arg, const struct engine_answer *x)
 		a->serve_status = json_incref(x->status->raw);
 		memcpy(a->target_fp, x->status->target_fp, sizeof a->target_fp);
 		ev = (struct ro_event){.kind = RO_SERVER, .generation = x->status->generation, .version = x->status->live,
+				       .canary = x->status->canary, .permille = x->status->permille, .salt = x->status->salt,
 				       .by_operator = x->status->by_operator, .by_daemon = x->status->by_daemon};
 	}
 	act_event(a, &ev);
@@ -155,6 +157,35 @@ static void act_activate(struct act *a, const struct ro_action *x)
 	}
 	a->engine.kind->activate(&a->engine, x->version, x->all, x->checked ? (int64_t)x->generation : -1, x->by_operator,
 				 act_activated, c);
+}
+
+static void act_canaried(void *arg, const struct engine_answer *x)
+{
+	struct act_call *c = arg;
+	struct act *a = c->a;
+	char salt[RO_SALT];
+	struct ro_event ev = {.kind = RO_CANARIED, .id = c->id, .version = c->version, .permille = c->permille, .salt = salt,
+			      .result = x->result, .text = x->text};
+
+	memcpy(salt, c->salt, sizeof salt);
+	a->engine_seq++;
+	act_call_free(c);
+	fs_crash_point("act-canaried"); /* a share of the traffic has moved, the state does not know */
+	act_event(a, &ev);
+}
+
+static void act_canary_call(struct act *a, const struct ro_action *x)
+{
+	struct act_call *c = act_call_new(a, x);
+
+	a->engine_seq++;
+	if (!c) {
+		log_error("out of memory while version %u should go on canary; restart redraftd if this lasts", x->version);
+		return;
+	}
+	c->permille = x->permille;
+	snprintf(c->salt, sizeof c->salt, "%.32s", x->text);
+	a->engine.kind->canary(&a->engine, x->version, x->permille, c->salt, x->checked ? (int64_t)x->generation : -1, act_canaried, c);
 }
 
 /* ---- files ---- */
@@ -273,6 +304,7 @@ static void act_do(struct act *a, const struct ro_action *x)
 	case RO_DO_EVALUATE: act_evaluate(a, x->id, x->version, x->against); break;
 	case RO_DO_LOAD: act_load(a, x); break;
 	case RO_DO_ACTIVATE: act_activate(a, x); break;
+	case RO_DO_CANARY: act_canary_call(a, x); break;
 	case RO_DO_UNLOAD:
 		a->engine_seq++;
 		a->engine.kind->unload(&a->engine, x->version);
@@ -291,6 +323,8 @@ static void act_do(struct act *a, const struct ro_action *x)
 		act_tell(a, "io.redraft.Learn.Rebase",
 			 json_pack("{s:I, s:s}", "version", (json_int_t)x->version, "reason", x->text));
 		break;
+	case RO_DO_PAUSE: act_tell(a, "io.redraft.Learn.PauseTraining", json_object()); break;
+	case RO_DO_RESUME: act_tell(a, "io.redraft.Learn.ResumeTraining", json_object()); break;
 	case RO_DO_SAVE: act_save(a); break;
 	case RO_DO_COLLECT: act_collect(a); break;
 	case RO_DO_LOOK: act_look(a); break;

@@ -89,7 +89,34 @@ uint32_t ro_older(const struct rollout *r, uint32_t below)
 	return 0;
 }
 
-void ro_set_live(struct rollout *r, uint32_t version)
+/* What was accepted, or serves a few, against another live than the new one: the newest is judged anew. */
+static void ro_judge_anew(struct rollout *r, struct ro_actions *a)
+{
+	uint32_t keep = ro_newest(r, VS_CANDIDATE);
+
+	memset(&r->s.canary, 0, sizeof r->s.canary);
+	for (int i = r->s.n_versions - 1; i >= 0; i--) {
+		struct version_entry *v = &r->s.versions[i];
+
+		if (v->state != VS_GATED && v->state != VS_CANARY)
+			continue;
+		if (keep) {
+			ro_mark(r, v->number, VS_REJECTED, "superseded by version %u: live changed before it went live", keep);
+			if (r->told != v->number)
+				ro_verdict(a, v->number, "superseded", "live changed, and version %u is newer", keep);
+			continue;
+		}
+		keep = v->number;
+		v->state = VS_CANDIDATE;
+		v->reason[0] = '\0';
+		r->eval.running = false;
+		r->eval.id++;
+		r->eval.since_us = r->eval.again_us = r->now_us;
+		ro_say(a, "version %u was judged against what is no longer live: it is judged again", keep);
+	}
+}
+
+void ro_set_live(struct rollout *r, uint32_t version, struct ro_actions *a)
 {
 	struct version_entry *old = rollout_find(r, r->s.live), *prev = rollout_find(r, r->s.previous);
 	uint32_t next;
@@ -109,6 +136,7 @@ void ro_set_live(struct rollout *r, uint32_t version)
 	prev = rollout_find(r, next);
 	if (prev)
 		prev->state = VS_PREVIOUS;
+	ro_judge_anew(r, a);
 }
 
 /* Where the learner is sent back to; 0 = there is nothing it could go on from. */
@@ -132,13 +160,26 @@ void ro_drop_pending(struct rollout *r, struct ro_actions *a, const char *why)
 	for (int i = 0; i < r->s.n_versions; i++) {
 		struct version_entry *v = &r->s.versions[i];
 
-		if (v->state != VS_CANDIDATE && v->state != VS_GATED)
+		if (v->state != VS_CANDIDATE && v->state != VS_GATED && v->state != VS_CANARY)
 			continue;
 		ro_mark(r, v->number, VS_REJECTED, "%s", why);
 		ro_verdict(a, v->number, "superseded", "%s", why);
 	}
+	memset(&r->s.canary, 0, sizeof r->s.canary);
 	r->eval.running = false;
 	r->eval.id++;
+}
+
+void ro_quarantine(struct rollout *r, struct ro_actions *a, uint32_t version, const char *fmt, ...)
+{
+	char why[sizeof r->s.versions->reason];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(why, sizeof why, fmt, ap);
+	va_end(ap);
+	ro_mark(r, version, VS_QUARANTINED, "%s", why);
+	ro_verdict(a, version, "quarantined", "%s", why);
 }
 
 void ro_op_end(struct rollout *r)
@@ -165,12 +206,12 @@ void ro_activate(struct rollout *r, struct ro_actions *a, uint32_t version, bool
 	x->all = all;
 	x->checked = checked;
 	x->generation = r->serve_generation;
-	x->by_operator = r->op.why == RO_WHY_OPERATOR || r->op.why == RO_WHY_BACK;
+	x->by_operator = r->op.why == RO_WHY_OPERATOR || (r->op.why == RO_WHY_BACK && !r->op.by_itself);
 }
 
 /* ---- candidates ---- */
 
-static uint32_t ro_newest(const struct rollout *r, enum version_state state)
+uint32_t ro_newest(const struct rollout *r, enum version_state state)
 {
 	for (int i = r->s.n_versions - 1; i >= 0; i--)
 		if (r->s.versions[i].state == state)
@@ -230,6 +271,7 @@ static void ro_accepted(struct rollout *r, uint32_t version, const char *why, st
 	}
 	ro_mark(r, version, VS_GATED, "%s", why);
 	r->rejects = r->tries = 0;
+	r->gated_us = r->now_us;
 	ro_say(a, "version %u passed the gate: %s", version, why);
 }
 
@@ -263,6 +305,13 @@ static void ro_on_evaluated(struct rollout *r, const struct ro_event *ev, struct
 	}
 	if (ev->result == RO_OK) {
 		ro_accepted(r, version, why, a);
+	} else if (ev->result == RO_UNFIT && r->rules.n_steps) {
+		char text[RO_TEXT];
+
+		snprintf(text, sizeof text, "not replayable, the canary judges: %.120s", why);
+		ro_accepted(r, version, text, a);
+	} else if (ev->result == RO_UNFIT) {
+		ro_rejected(r, version, "it cannot be replayed, and there is no canary to judge it (canary.steps, brokers)", a);
 	} else if (ev->result == RO_BAD) {
 		ro_rejected(r, version, why, a);
 	} else if (ev->full || ev->now_us - r->eval.since_us >= r->rules.max_wait_us) {
@@ -284,9 +333,12 @@ static void ro_went_live(struct rollout *r, uint32_t version, const struct ro_ev
 	uint64_t interval = r->rules.interval_us;
 	uint64_t jitter = interval / 20 ? ev->random % (interval / 10 + 1) : 0; /* -5 % .. +5 % */
 
-	ro_set_live(r, version);
+	if (r->s.canary.version == version)
+		memset(&r->s.canary, 0, sizeof r->s.canary);
+	ro_set_live(r, version, a);
 	r->s.generation = r->serve_generation = ev->generation;
 	r->serve_live = version;
+	ro_server_canary(r, 0, 0, "");
 	r->next_promotion_us = ev->now_us + interval - (interval / 20 ? interval / 20 : 0) + jitter;
 	r->tries = 0;
 	if (r->told != version)
@@ -300,26 +352,27 @@ static void ro_went_live(struct rollout *r, uint32_t version, const struct ro_ev
 
 /* A version that cannot be served as it was made. Those that have served are
  * quarantined, the others rejected; what was live makes room for the next older. */
-static void ro_unfit(struct rollout *r, uint32_t version, const char *why, struct ro_actions *a)
+void ro_unfit(struct rollout *r, uint32_t version, const char *why, struct ro_actions *a)
 {
 	struct version_entry *v = rollout_find(r, version);
 	bool served = v && (v->state == VS_LIVE || v->state == VS_PREVIOUS || v->state == VS_RETIRED);
 
 	if (!v)
 		return;
+	if (r->s.canary.version == version)
+		memset(&r->s.canary, 0, sizeof r->s.canary);
 	if (!served) {
 		if (v->state != VS_REJECTED && v->state != VS_QUARANTINED)
 			ro_rejected(r, version, why, a);
 	} else {
-		ro_mark(r, version, VS_QUARANTINED, "%s", why);
-		ro_verdict(a, version, "quarantined", "%s", why);
+		ro_quarantine(r, a, version, "%s", why);
 		ro_say(a, "version %u quarantined: %s", version, why);
 		if (r->s.previous == version) {
 			r->s.previous = ro_older(r, version);
 			ro_mark(r, r->s.previous, VS_PREVIOUS, "%s", "");
 		}
 		if (r->s.live == version)
-			ro_set_live(r, r->s.previous ? r->s.previous : ro_older(r, version));
+			ro_set_live(r, r->s.previous ? r->s.previous : ro_older(r, version), a);
 		if (r->s.pin == version)
 			r->s.pin = 0;
 	}
@@ -334,7 +387,7 @@ static void ro_on_loaded(struct rollout *r, const struct ro_event *ev, struct ro
 
 	if (r->op.phase != RO_LOADING || ev->id != r->op.id) {
 		if (ev->result == RO_OK && ev->version != r->s.live && ev->version != r->s.previous &&
-		    ev->version != r->op.version)
+		    ev->version != r->op.version && ev->version != r->s.canary.version)
 			ro_do(a, RO_DO_UNLOAD, ev->version); /* a load that was cancelled meanwhile */
 		return;
 	}
@@ -343,7 +396,12 @@ static void ro_on_loaded(struct rollout *r, const struct ro_event *ev, struct ro
 		return;
 	}
 	if (ev->result == RO_OK) {
-		ro_activate(r, a, version, false, r->op.why != RO_WHY_RESTORE);
+		if (r->op.why == RO_WHY_CANARY)
+			ro_canary_ask(r, a);
+		else if (r->op.why == RO_WHY_GATE && r->rules.n_steps)
+			ro_canary_begin(r, ev, a);
+		else
+			ro_activate(r, a, version, false, r->op.why != RO_WHY_RESTORE);
 		return;
 	}
 	ro_op_end(r);
@@ -381,6 +439,7 @@ static void ro_on_activated(struct rollout *r, const struct ro_event *ev, struct
 	if (ev->result == RO_OK && r->op.why == RO_WHY_RESTORE) {
 		r->s.generation = r->serve_generation = ev->generation;
 		r->serve_live = version;
+		ro_server_canary(r, 0, 0, "");
 		ro_say(a, "the server is back at version %u (generation %llu)", version, (unsigned long long)ev->generation);
 		ro_do(a, RO_DO_SAVE, 0);
 	} else if (ev->result == RO_OK) {
@@ -417,6 +476,7 @@ static void ro_on_server(struct rollout *r, const struct ro_event *ev, struct ro
 	r->serve_up = true;
 	r->serve_generation = ev->generation;
 	r->serve_live = ev->version;
+	ro_server_canary(r, ev->canary, ev->permille, ev->salt);
 	if (r->op.phase != RO_IDLE)
 		return; /* what runs will say where it ended */
 	if (ev->version == r->s.live) {
@@ -426,10 +486,10 @@ static void ro_on_server(struct rollout *r, const struct ro_event *ev, struct ro
 		}
 	} else if (ev->by_operator && ev->generation >= r->s.generation && (v || !ev->version)) {
 		ro_adopt_override(r, ev, a);
-	} else if (v && v->state == VS_GATED && !r->s.pin && ev->by_daemon && ev->generation > r->s.generation) {
+	} else if (v && (v->state == VS_GATED || v->state == VS_CANARY) && !r->s.pin && ev->by_daemon && ev->generation > r->s.generation) {
 		ro_went_live(r, ev->version, ev, a); /* we died between its answer and our journal */
 	} else if (v && v->state != VS_QUARANTINED && !r->s.live && !r->s.generation && ev->generation) {
-		ro_set_live(r, ev->version); /* our state was lost; the server's word is all there is */
+		ro_set_live(r, ev->version, a); /* our state was lost; the server's word is all there is */
 		r->s.generation = ev->generation;
 		ro_say(a, "no state of our own; taking version %u from the server", ev->version);
 		ro_do(a, RO_DO_SAVE, 0);
@@ -450,7 +510,7 @@ static void ro_on_learner(struct rollout *r, struct ro_actions *a)
 	v = &r->s.versions[r->s.n_versions - 1];
 	if (v->state == VS_REJECTED || v->state == VS_QUARANTINED)
 		ro_verdict(a, v->number, v->state == VS_REJECTED ? "rejected" : "quarantined", "%.150s", v->reason);
-	else if (v->state != VS_CANDIDATE && v->state != VS_GATED)
+	else if (v->state != VS_CANDIDATE && v->state != VS_GATED && v->state != VS_CANARY)
 		ro_verdict(a, v->number, "accepted", "%s", version_state_name(v->state));
 }
 
@@ -458,23 +518,52 @@ static void ro_on_learner(struct rollout *r, struct ro_actions *a)
 
 static bool ro_may_promote(const struct rollout *r, uint64_t now_us)
 {
-	return !r->s.pin && !r->s.hold && !r->s.paused && now_us >= r->next_promotion_us;
+	return !r->s.pin && !r->s.hold && !r->s.paused && !r->frozen && now_us >= r->next_promotion_us;
 }
 
-static void ro_next(struct rollout *r, uint64_t now_us, struct ro_actions *a)
+/* Bring the server to where the state says; then, when all is well, the next version in. */
+static void ro_next_move(struct rollout *r, uint64_t now_us, struct ro_actions *a)
 {
-	uint32_t gated = ro_newest(r, VS_GATED), candidate = ro_newest(r, VS_CANDIDATE);
+	uint32_t gated = ro_newest(r, VS_GATED);
 
-	if (r->op.phase == RO_IDLE && r->serve_up && now_us >= r->retry_us && r->serve_live != r->s.live) {
+	if (r->op.phase != RO_IDLE || !r->serve_up || now_us < r->retry_us)
+		return;
+	if (r->serve_live != r->s.live) {
 		ro_say(a, "the server has version %u live and should have %u; moving it", r->serve_live, r->s.live);
 		r->op.why = RO_WHY_RESTORE;
 		if (r->s.live)
 			ro_load(r, a, RO_WHY_RESTORE, r->s.live);
 		else
 			ro_activate(r, a, 0, false, false);
-	} else if (r->op.phase == RO_IDLE && r->serve_up && now_us >= r->retry_us && gated && ro_may_promote(r, now_us)) {
+	} else if (!ro_canary_agrees(r) && r->s.canary.version != r->serve_canary && r->s.canary.version) {
+		ro_load(r, a, RO_WHY_CANARY, r->s.canary.version);
+	} else if (!ro_canary_agrees(r)) {
+		ro_canary_ask(r, a);
+	} else if (gated && !r->s.canary.version && ro_may_promote(r, now_us)) {
 		ro_load(r, a, RO_WHY_GATE, gated);
 	}
+}
+
+static void ro_too_old(struct rollout *r, uint64_t now_us, struct ro_actions *a)
+{
+	uint32_t gated = ro_newest(r, VS_GATED);
+
+	if (!gated || !r->rules.max_age_us || now_us - r->gated_us < r->rules.max_age_us || (r->op.phase != RO_IDLE && r->op.version == gated))
+		return;
+	ro_mark(r, gated, VS_REJECTED, "%s", "superseded: accepted, but it waited longer than rollout.max_age_s");
+	if (r->told != gated)
+		ro_verdict(a, gated, "superseded", "it waited longer than rollout.max_age_s");
+	ro_say(a, "version %u superseded: it waited longer than rollout.max_age_s to go live", gated);
+	ro_do(a, RO_DO_SAVE, 0);
+}
+
+static void ro_next(struct rollout *r, uint64_t now_us, struct ro_actions *a)
+{
+	uint32_t gated, candidate = ro_newest(r, VS_CANDIDATE);
+
+	ro_too_old(r, now_us, a);
+	ro_next_move(r, now_us, a);
+	gated = ro_newest(r, VS_GATED);
 	if (gated && gated != r->told && (r->op.phase == RO_IDLE || r->op.version != gated)) {
 		/* It has to wait for its turn; the learner need not. */
 		r->told = gated;
@@ -496,7 +585,15 @@ void rollout_init(struct rollout *r, struct store_state *s, const struct rollout
 	*s = (struct store_state){0};
 	if (r->s.live)
 		r->next_promotion_us = now_us + rules->interval_us;
-	r->eval.since_us = now_us;
+	r->eval.since_us = r->gated_us = r->step_since_us = now_us;
+	for (int i = 0; i < r->s.n_versions; i++) { /* a state edited by hand: both sides of the book must agree */
+		struct version_entry *v = &r->s.versions[i];
+
+		if (v->state == VS_CANARY && v->number != r->s.canary.version)
+			v->state = VS_GATED;
+		if (v->state != VS_CANARY && v->number == r->s.canary.version)
+			memset(&r->s.canary, 0, sizeof r->s.canary);
+	}
 }
 
 void rollout_set_rules(struct rollout *r, const struct rollout_rules *rules)
@@ -518,6 +615,8 @@ int rollout_apply(struct rollout *r, const struct ro_event *ev, struct ro_action
 	int res = 0;
 
 	a->n = 0;
+	r->now_us = ev->now_us;
+	r->frozen = ev->frozen;
 	switch (ev->kind) {
 	case RO_SUBMITTED: res = ro_on_submitted(r, ev, a); break;
 	case RO_EVALUATED: ro_on_evaluated(r, ev, a); break;
@@ -541,6 +640,10 @@ int rollout_apply(struct rollout *r, const struct ro_event *ev, struct ro_action
 	case RO_UNPIN: ro_on_unpin(r, ev, a); break;
 	case RO_HOLD: ro_on_hold(r, ev, a); break;
 	case RO_RELEASE: ro_on_release(r, a); break;
+	case RO_CANARIED: ro_on_canaried(r, ev, a); break;
+	case RO_JUDGED: ro_on_judged(r, ev, a); break;
+	case RO_ALARM: ro_on_alarm(r, ev, a); break;
+	case RO_COLLAPSED: ro_on_collapsed(r, ev, a); break;
 	case RO_TICK:
 	case RO_N_EVENTS: break;
 	}

@@ -16,21 +16,26 @@
 #include "daemon/base/err.h"
 #include "schemas/manifest.h"
 
-enum { RO_MAX_ACTIONS = 48, RO_TEXT = 200, RO_RETRY_US = 3000000 };
+enum { RO_MAX_ACTIONS = 48, RO_TEXT = 200, RO_RETRY_US = 3000000, RO_MAX_STEPS = 8, RO_SALT = 33 };
 
 struct rollout_rules {
 	uint64_t interval_us;  /* promotions at most this often (jitter of 5 %) */
 	uint64_t max_wait_us;  /* a candidate undecided for longer is superseded */
 	uint64_t retry_us;     /* between two looks at an undecided candidate, at least 3 x what one took */
 	int rejects_to_rebase; /* this many rejections running send the learner back to live */
+	uint64_t max_age_us;   /* a gated version that waits for longer is superseded; 0: never */
+	int n_steps;           /* of the canary; 0: there is none, a gated version goes live at once */
+	uint32_t permille[RO_MAX_STEPS]; /* share of the conversations in each step, growing */
+	uint64_t step_us;      /* a step with few requests and no harm seen has passed after this */
 };
 
-enum ro_phase { RO_IDLE, RO_LOADING, RO_ACTIVATING };
+enum ro_phase { RO_IDLE, RO_LOADING, RO_ACTIVATING, RO_CANARYING };
 enum ro_why {
 	RO_WHY_GATE,     /* a gated version goes live */
 	RO_WHY_OPERATOR, /* Promote */
 	RO_WHY_RESTORE,  /* the server is not where the state says */
 	RO_WHY_BACK,     /* Rollback */
+	RO_WHY_CANARY,   /* the server's canary is not what the state says */
 };
 
 struct ro_op {
@@ -39,6 +44,8 @@ struct ro_op {
 	uint32_t id, version;
 	uint32_t to, left; /* WHY_BACK: where it goes in the end, what it leaves */
 	bool tried_load, cancelled; /* WHY_BACK: has loaded; has stopped another operation */
+	bool by_itself;             /* WHY_BACK: nobody asked */
+	char reason[160];           /* WHY_BACK: what the version that is left gets as its reason */
 };
 
 struct ro_eval {
@@ -53,21 +60,25 @@ struct rollout {
 	/* known for now, forgotten by a restart */
 	bool serve_up, learn_up, greeted;
 	uint64_t serve_generation;
-	uint32_t serve_live;
+	uint32_t serve_live, serve_canary, serve_permille;
+	char serve_salt[RO_SALT];
 	struct ro_op op;
 	struct ro_eval eval;
 	uint64_t next_promotion_us, retry_us; /* not before */
+	uint64_t gated_us, step_since_us;     /* when the gated version passed; when the canary's step began */
+	uint64_t now_us;                      /* of the event in hand */
+	bool frozen;                          /* inside a freeze window, as the last event said */
 	uint32_t told;                        /* gated version whose verdict the learner has */
 	int rejects, tries;
 };
 
 enum ro_event_kind {
 	RO_SUBMITTED, /* version, parent */
-	RO_EVALUATED, /* id, took_us, result: RO_OK accept, RO_BAD reject, RO_LATER undecided, RO_NOBODY; text */
+	RO_EVALUATED, /* id, took_us, result: RO_OK accept, RO_BAD reject, RO_LATER undecided, RO_NOBODY, RO_UNFIT cannot be replayed; text */
 	RO_LOADED,    /* id, version, result: RO_OK, RO_MISMATCH, RO_BAD, RO_LATER, RO_NOBODY; text */
 	RO_ACTIVATED, /* id, result: RO_OK (generation), RO_GENERATION, RO_BAD, RO_NOBODY, RO_HUNG; text */
 	RO_TICK,
-	RO_SERVER,    /* generation, version (its live), by_operator, by_daemon */
+	RO_SERVER,    /* generation, version (its live), canary, permille, salt, by_operator, by_daemon */
 	RO_SERVER_GONE,
 	RO_LEARNER,
 	RO_LEARNER_GONE,
@@ -77,15 +88,21 @@ enum ro_event_kind {
 	RO_UNPIN,
 	RO_HOLD,      /* text: why */
 	RO_RELEASE,
+	RO_CANARIED,  /* id, version, permille, salt, result: RO_OK, RO_GENERATION, RO_BAD, RO_LATER, RO_NOBODY, RO_HUNG; text */
+	RO_JUDGED,    /* version, permille: the canary by what was served; RO_OK step passed, RO_BAD harm, RO_LATER no harm yet, few requests; text */
+	RO_ALARM,     /* text: the engine or the target is not to be trusted: hold, and pause training, until RO_RELEASE */
+	RO_COLLAPSED, /* version, text: it is live and so bad that going back does not wait for anybody */
 	RO_N_EVENTS
 };
-enum ro_result { RO_OK, RO_BAD, RO_MISMATCH, RO_LATER, RO_GENERATION, RO_NOBODY, RO_HUNG };
+enum ro_result { RO_OK, RO_BAD, RO_MISMATCH, RO_LATER, RO_GENERATION, RO_NOBODY, RO_HUNG, RO_UNFIT };
 
 struct ro_event {
 	enum ro_event_kind kind;
 	uint64_t now_us;
 	uint32_t random; /* any; jitter */
-	uint32_t id, version, parent;
+	uint32_t id, version, parent, canary, permille;
+	const char *salt; /* borrowed; NULL = "" */
+	bool frozen;      /* inside a freeze window: no canary starts or grows, nothing is promoted */
 	enum ro_result result;
 	uint64_t generation, took_us;
 	int64_t expected;
@@ -98,9 +115,12 @@ enum ro_action_kind {
 	RO_DO_EVALUATE, /* id, version, against */
 	RO_DO_LOAD,     /* id, version */
 	RO_DO_ACTIVATE, /* id, version, all, generation (checked when checked) */
+	RO_DO_CANARY,   /* id, version, permille, text = salt, generation (checked when checked); version 0: none */
 	RO_DO_UNLOAD,   /* version */
 	RO_DO_VERDICT,  /* version, verdict, text: to the learner */
 	RO_DO_REBASE,   /* version, text: to the learner */
+	RO_DO_PAUSE,    /* training, to the learner */
+	RO_DO_RESUME,
 	RO_DO_SAVE,     /* write the state; again later when it fails */
 	RO_DO_COLLECT,  /* remove versions nobody needs */
 	RO_DO_LOOK,     /* ask the server where it is */
@@ -110,7 +130,7 @@ enum ro_action_kind {
 
 struct ro_action {
 	enum ro_action_kind kind;
-	uint32_t id, version, against;
+	uint32_t id, version, against, permille;
 	bool all, checked, by_operator;
 	uint64_t generation;
 	const char *verdict;    /* "accepted", ...: static */

@@ -1,4 +1,4 @@
-/* Shared between rollout.c and rollout_verbs.c only. */
+/* Shared between rollout.c, rollout_canary.c and rollout_verbs.c only. */
 #pragma once
 #include "daemon/rollout.h"
 
@@ -8,14 +8,35 @@ void PRINTF(4, 5) ro_mark(struct rollout *r, uint32_t version, enum version_stat
 void PRINTF(4, 5) ro_verdict(struct ro_actions *a, uint32_t version, const char *verdict, const char *fmt, ...);
 void PRINTF(4, 5) ro_answer(struct ro_actions *a, enum ro_event_kind verb, const char *error, const char *fmt, ...);
 uint32_t ro_older(const struct rollout *r, uint32_t below);
-void ro_set_live(struct rollout *r, uint32_t version);
+/* A canary and a gated version were judged against what was live: a new live makes the newest a candidate again. */
+void ro_set_live(struct rollout *r, uint32_t version, struct ro_actions *a);
 void ro_rebase(const struct rollout *r, struct ro_actions *a, const char *why);
 /* Candidates and gated versions were made from what is being left: none may go live. */
 void ro_drop_pending(struct rollout *r, struct ro_actions *a, const char *why);
 void ro_op_end(struct rollout *r);
 void ro_load(struct rollout *r, struct ro_actions *a, enum ro_why why, uint32_t version);
+/* Reason of a version that must not be gone on from; the prefix is read back. */
+void PRINTF(4, 5) ro_quarantine(struct rollout *r, struct ro_actions *a, uint32_t version, const char *fmt, ...);
+void ro_unfit(struct rollout *r, uint32_t version, const char *why, struct ro_actions *a);
+uint32_t ro_newest(const struct rollout *r, enum version_state state);
 void ro_activate(struct rollout *r, struct ro_actions *a, uint32_t version, bool all, bool checked);
 
+/* rollout_canary.c */
+/* Judged by the canary alone. */
+bool ro_unproven(const struct version_entry *v);
+void ro_canary_begin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a); /* op.version is loaded */
+/* The server's canary is what the state says. */
+bool ro_canary_agrees(const struct rollout *r);
+void ro_canary_ask(struct rollout *r, struct ro_actions *a); /* for what the state says */
+/* No canary from now on; its version waits again, or gives way to a newer one that does. */
+void ro_canary_stop(struct rollout *r, const char *why, struct ro_actions *a);
+void ro_on_canaried(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+void ro_on_judged(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+/* What the server holds, by its own word or by an answer. */
+void ro_server_canary(struct rollout *r, uint32_t version, uint32_t permille, const char *salt);
+
+void ro_on_alarm(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+void ro_on_collapsed(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_promote(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_rollback(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_pin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);

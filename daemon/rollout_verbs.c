@@ -1,5 +1,5 @@
 /* What operators say: promote, rollback, pin, unpin, hold, release, and a rollback said to the
- * server directly while we were away.
+ * server directly while we were away; and the two things that are done without being asked, alarm and collapse.
  *
  * Rollback is the one that must always work. It asks nothing, waits for nothing and
  * cancels what runs. The order is: the server first (activate what is warm; load it
@@ -48,14 +48,21 @@ void ro_on_rollback(struct rollout *r, const struct ro_event *ev, struct ro_acti
 		return; /* one is on its way; both callers get its answer */
 	if (r->op.phase != RO_IDLE && r->op.why == RO_WHY_OPERATOR)
 		ro_answer(a, RO_PROMOTE, "io.redraft.Busy", "cancelled by a rollback");
-	r->op.cancelled = r->op.phase != RO_IDLE;
-	if (r->op.cancelled)
+	r->op.cancelled = r->op.phase != RO_IDLE || r->s.canary.version;
+	if (r->op.phase != RO_IDLE)
 		ro_say(a, "rollback: the switch to version %u is cancelled", r->op.version);
+	if (r->s.canary.version)
+		ro_say(a, "rollback: the canary of version %u is cancelled", r->s.canary.version);
+	r->op.by_itself = ev->kind == RO_COLLAPSED;
+	if (r->op.by_itself)
+		snprintf(r->op.reason, sizeof r->op.reason, "rolled back: %.140s", ev->text ? ev->text : "");
+	else
+		snprintf(r->op.reason, sizeof r->op.reason, "rolled back by an operator");
 	r->op.why = RO_WHY_BACK;
 	r->op.left = r->s.live;
 	r->op.to = rollout_back_to(r);
 	r->op.tried_load = false;
-	ro_say(a, "rollback from version %u to %u asked by %.60s", r->op.left, r->op.to, ev->text ? ev->text : "an operator");
+	ro_say(a, "rollback from version %u to %u asked by %.60s", r->op.left, r->op.to, r->op.by_itself ? "redraftd" : ev->text ? ev->text : "an operator");
 	ro_activate(r, a, r->op.to, true, false);
 }
 
@@ -67,20 +74,19 @@ static void ro_back_done(struct rollout *r, const struct ro_event *ev, bool reac
 
 	ro_op_end(r);
 	if (left)
-		ro_mark(r, left, VS_QUARANTINED, "%s", "rolled back by an operator");
-	ro_set_live(r, to);
+		ro_quarantine(r, a, left, "%s", r->op.reason);
+	ro_set_live(r, to, a);
 	if (r->s.pin == left)
 		r->s.pin = 0;
 	r->next_promotion_us = ev->now_us + r->rules.interval_us;
 	if (reached) {
 		r->serve_live = on_server;
+		ro_server_canary(r, 0, 0, "");
 		r->s.generation = r->serve_generation = ev->generation;
 	} else {
 		r->serve_up = false;
 		r->s.generation++;
 	}
-	if (left)
-		ro_verdict(a, left, "quarantined", "rolled back by an operator");
 	if (left || r->op.cancelled)
 		ro_drop_pending(r, a, left ? "made from a version that was rolled back" : "cancelled by a rollback");
 	if (left)
@@ -135,20 +141,33 @@ void ro_adopt_override(struct rollout *r, const struct ro_event *ev, struct ro_a
 	bool back = left && ev->version < left;
 
 	if (back)
-		ro_mark(r, left, VS_QUARANTINED, "%s", "rolled back at the server");
-	ro_set_live(r, ev->version);
+		ro_quarantine(r, a, left, "%s", "rolled back at the server");
+	ro_set_live(r, ev->version, a);
 	r->s.generation = ev->generation;
 	r->s.hold = true;
 	if (r->s.pin == left)
 		r->s.pin = 0;
 	r->next_promotion_us = ev->now_us + r->rules.interval_us;
-	if (back) {
-		ro_verdict(a, left, "quarantined", "rolled back at the server");
+	if (back)
 		ro_drop_pending(r, a, "made from a version that was rolled back");
-	}
 	ro_rebase(r, a, "an operator moved the server");
 	ro_say(a, "an operator moved the server to version %u; taken over, promotions held until release or promote", ev->version);
 	ro_do(a, RO_DO_SAVE, 0);
+}
+
+/* What runs for the gate or for a canary, and can be left where it is. */
+static bool ro_may_let_go(const struct rollout *r)
+{
+	return r->op.why == RO_WHY_CANARY || (r->op.why == RO_WHY_GATE && r->op.phase != RO_ACTIVATING);
+}
+
+/* A load or a canary is let go: its version waits. The late answer of a load frees the slot, and ro_next sees to it that the
+ * server has no canary either. */
+static void ro_let_go(struct rollout *r, const char *why, struct ro_actions *a)
+{
+	if (r->op.phase != RO_IDLE && ro_may_let_go(r))
+		ro_op_end(r);
+	ro_canary_stop(r, why, a);
 }
 
 void ro_on_pin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
@@ -160,11 +179,10 @@ void ro_on_pin(struct rollout *r, const struct ro_event *ev, struct ro_actions *
 	else if (version != r->s.live)
 		ro_answer(a, RO_PIN, "io.redraft.BadVersion", "version %u is not live (%u is); promote it first", version,
 			  r->s.live);
-	else if (r->op.phase == RO_ACTIVATING || (r->op.phase == RO_LOADING && r->op.why != RO_WHY_GATE))
+	else if (r->op.phase != RO_IDLE && !ro_may_let_go(r))
 		ro_answer(a, RO_PIN, "io.redraft.Busy", "version %u is being switched to; try again", r->op.version);
 	else {
-		if (r->op.phase == RO_LOADING)
-			ro_op_end(r); /* the version stays gated; its late answer frees the slot */
+		ro_let_go(r, "live was pinned", a);
 		r->s.pin = version;
 		ro_say(a, "version %u pinned; nothing else goes live until unpin", version);
 		ro_do(a, RO_DO_SAVE, 0);
@@ -175,19 +193,17 @@ void ro_on_pin(struct rollout *r, const struct ro_event *ev, struct ro_actions *
 void ro_on_unpin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
 {
 	(void)ev;
-	ro_say(a, "unpinned%s", r->s.hold ? "; promotions are released" : "");
+	ro_say(a, "unpinned%s", !r->s.hold ? "" : r->s.alarm[0] ? "; the alarm still holds promotions" : "; promotions are released");
 	r->s.pin = 0;
-	r->s.hold = false;
+	r->s.hold = r->s.hold && r->s.alarm[0];
 	ro_do(a, RO_DO_SAVE, 0);
 	ro_answer(a, RO_UNPIN, NULL, "%s", "");
 }
 
-/* Candidates are made and judged all the same. A load that is under way for the gate is let go: its
- * version stays gated. */
+/* Candidates are made and judged all the same. */
 void ro_on_hold(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
 {
-	if (r->op.phase == RO_LOADING && r->op.why == RO_WHY_GATE)
-		ro_op_end(r);
+	ro_let_go(r, "promotions are held", a);
 	if (!r->s.hold)
 		ro_say(a, "promotions are held: %.120s", ev->text ? ev->text : "asked by an operator");
 	r->s.hold = true;
@@ -199,7 +215,36 @@ void ro_on_release(struct rollout *r, struct ro_actions *a)
 {
 	if (r->s.hold)
 		ro_say(a, "promotions are released");
+	if (r->s.alarm[0]) {
+		ro_say(a, "the alarm is taken back; training goes on");
+		ro_do(a, RO_DO_RESUME, 0);
+	}
 	r->s.hold = false;
+	r->s.alarm[0] = '\0';
 	ro_do(a, RO_DO_SAVE, 0);
 	ro_answer(a, RO_RELEASE, NULL, "%s", "");
+}
+
+/* One alarm at a time: the first says why. */
+void ro_on_alarm(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	if (r->s.alarm[0])
+		return;
+	snprintf(r->s.alarm, sizeof r->s.alarm, "%.150s", ev->text && ev->text[0] ? ev->text : "alarm");
+	ro_let_go(r, "an alarm holds promotions", a);
+	r->s.hold = true;
+	ro_do(a, RO_DO_PAUSE, 0);
+	ro_say(a, "alarm: %.150s", r->s.alarm);
+	ro_do(a, RO_DO_SAVE, 0);
+}
+
+/* Nobody but an operator moves a pinned version. */
+void ro_on_collapsed(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	if (!ev->version || ev->version != r->s.live)
+		return;
+	if (r->s.pin)
+		ro_say(a, "version %u is pinned, so it stays: %.130s", ev->version, ev->text ? ev->text : "");
+	else
+		ro_on_rollback(r, ev, a);
 }

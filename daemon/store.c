@@ -218,6 +218,8 @@ static void store_check_files(struct store *s, struct store_state *st, struct st
 		st->previous = st->previous == v->number ? 0 : st->previous;
 		st->pin = st->pin == v->number ? 0 : st->pin;
 		st->base = st->base == v->number ? 0 : st->base;
+		if (st->canary.version == v->number)
+			memset(&st->canary, 0, sizeof st->canary);
 	}
 	if (!st->live && st->previous) {
 		st->live = st->previous;

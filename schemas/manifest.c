@@ -288,6 +288,7 @@ int store_state_read(const char *store, struct store_state *ret, struct errtext 
 	s.pin = (uint32_t)integer(&d, "pin", UINT32_MAX);
 	s.hold = boolean(&d, "hold");
 	s.paused = boolean(&d, "paused");
+	string(&d, "alarm", false, s.alarm, sizeof s.alarm);
 	read_canary(&d, &s);
 	read_versions(&d, &s);
 	json_decref(o);
@@ -327,10 +328,10 @@ int store_state_write(const char *store, const struct store_state *s, struct err
 	if (r < 0)
 		return r;
 	return save(path,
-		    json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:{s:I, s:I, s:s, s:s}, s:o}", "schema", 1, "generation",
+		    json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:{s:I, s:I, s:s, s:s}, s:o}", "schema", 1, "generation",
 			      (json_int_t)s->generation, "next_number", (json_int_t)s->next_number, "live", (json_int_t)s->live, "previous",
 			      (json_int_t)s->previous, "base", (json_int_t)s->base, "pin", (json_int_t)s->pin, "hold", (int)s->hold,
-			      "paused", (int)s->paused, "canary", "version", (json_int_t)s->canary.version, "permille",
+			      "paused", (int)s->paused, "alarm", s->alarm, "canary", "version", (json_int_t)s->canary.version, "permille",
 			      (json_int_t)s->canary.permille, "salt", s->canary.salt, "since", s->canary.since, "versions",
 			      version_list(s)),
 		    e);

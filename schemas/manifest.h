@@ -30,6 +30,7 @@ struct store_state {
 	uint32_t next_number, live, previous, base, pin; /* 0 = none */
 	bool hold, paused;
 	struct { uint32_t version, permille; char salt[33]; char since[32]; } canary; /* version 0 = none */
+	char alarm[160]; /* why promotions are held and training pauses; "" = no alarm */
 	int n_versions;
 	struct version_entry { uint32_t number; enum version_state state; char reason[160]; } *versions; /* owned */
 };

@@ -16,6 +16,8 @@ struct loop;
 struct engine_status {
 	uint64_t generation;
 	uint32_t live, previous;
+	uint32_t canary, permille; /* canary 0 = none */
+	const char *salt;          /* borrowed from raw */
 	bool by_operator, by_daemon; /* who moved it last; neither: it started from the store */
 	char target_fp[65];
 	json_t *raw; /* borrowed */
@@ -43,6 +45,9 @@ struct engine_kind {
 	/* all: running requests move too. expected < 0: no check */
 	void (*activate)(struct engine *x, uint32_t version, bool all, int64_t expected, bool by_operator,
 			 engine_done *done, void *arg);
+	/* permille of the conversations draft with version; version 0: none. NULL: this engine has no canary. expected < 0: no check */
+	void (*canary)(struct engine *x, uint32_t version, uint32_t permille, const char *salt, int64_t expected, engine_done *done,
+		       void *arg);
 	void (*unload)(struct engine *x, uint32_t version);
 };
 

@@ -61,10 +61,15 @@ static void native_read_status(json_t *params, struct engine_status *s)
 {
 	const char *source = json_string_value(json_object_get(params, "source"));
 	const char *fp = json_string_value(json_object_get(params, "target_fp"));
+	const json_t *canary = json_object_get(params, "canary"); /* absent: a server that has none */
+	const char *salt = json_string_value(json_object_get(canary, "salt"));
 
 	*s = (struct engine_status){.generation = native_u64(params, "generation"),
 				    .live = native_u32(params, "live"),
 				    .previous = native_u32(params, "previous"),
+				    .canary = native_u32(canary, "version"),
+				    .permille = native_u32(canary, "permille"),
+				    .salt = salt ? salt : "",
 				    .by_operator = source && !strcmp(source, "operator"),
 				    .by_daemon = source && !strcmp(source, "daemon"),
 				    .raw = params};
@@ -146,6 +151,20 @@ static void native_activate(struct engine *x, uint32_t version, bool all, int64_
 	native_call(x, "io.redraft.Serve.Activate", p, ACTIVATE_MS, done, arg);
 }
 
+static void native_canary(struct engine *x, uint32_t version, uint32_t permille, const char *salt, int64_t expected,
+			  engine_done *done, void *arg)
+{
+	json_t *p = json_pack("{s:I}", "version", (json_int_t)version);
+
+	if (p && version) {
+		(void)json_object_set_new(p, "permille", json_integer(permille));
+		(void)json_object_set_new(p, "salt", json_string(salt));
+	}
+	if (p && expected >= 0)
+		(void)json_object_set_new(p, "expected_generation", json_integer(expected));
+	native_call(x, "io.redraft.Serve.Canary", p, ACTIVATE_MS, done, arg);
+}
+
 static void native_unload(struct engine *x, uint32_t version)
 {
 	native_call(x, "io.redraft.Serve.Unload", json_pack("{s:I}", "version", (json_int_t)version), UNLOAD_MS, NULL, NULL);
@@ -156,5 +175,6 @@ const struct engine_kind engine_native = {
 	.status = native_status,
 	.load = native_load,
 	.activate = native_activate,
+	.canary = native_canary,
 	.unload = native_unload,
 };

@@ -12,48 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/drift.h"
-#include "schemas/round.h"
+#include "tests/bench/traffic.h"
 
-static uint64_t rng;
-
-static double uniform(void)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return (double)(rng >> 11) / 9007199254740992.0;
-}
-
-static double normal(void)
-{
-	return sqrt(-2 * log(uniform() + 1e-300)) * cos(6.283185307179586 * uniform());
-}
-
-/* Beta(a, b) near mean with a + b = 12, by a normal approximation clipped to (0.01, 0.99): enough for a spread between requests. */
-static double acceptance(double mean)
-{
-	double p = mean + sqrt(mean * (1 - mean) / 13) * normal();
-
-	return p < 0.01 ? 0.01 : p > 0.99 ? 0.99 : p;
-}
-
-static void request(struct round_record *r, double mean)
+static void one(struct round_record *r, double mean)
 {
 	double p = acceptance(mean);
-	int rounds = 5 + (int)(uniform() * 36);
 
-	memset(r->proposed, 0, sizeof r->proposed);
-	memset(r->accepted, 0, sizeof r->accepted);
-	r->k = 5;
-	r->rounds = (uint32_t)rounds;
-	for (int i = 0; i < rounds; i++) {
-		bool on = true;
-		for (int j = 0; j < 5; j++) {
-			r->proposed[j]++;
-			on = on && uniform() < p;
-			r->accepted[j] += on;
-		}
-	}
+	request(r, p, rounds_of_one(), 0);
 }
 
 struct others { struct adwin a; struct page_hinkley p; struct kswin k; };
@@ -81,7 +46,7 @@ static void quiet(int weeks)
 		struct round_record r = {.version = 1, .context_bucket = s % 4};
 
 		(void)snprintf(r.domain, sizeof r.domain, "d%d", s / 4);
-		request(&r, 0.30 + 0.03 * (s % 5));
+		one(&r, 0.30 + 0.03 * (s % 5));
 		alarms[0] += drift_take(d, &r, text) == 1;
 		double al = round_accept_length(&r);
 		alarms[1] += adwin_take(&o[s].a, al / 6) == 1;
@@ -107,7 +72,7 @@ static int delay_of(double mean, double fallen, int which)
 	for (int i = 0; i < 12000 && at < 0; i++) {
 		struct round_record r = {.version = 1, .domain = "x"};
 
-		request(&r, i < 2000 ? mean : fallen);
+		one(&r, i < 2000 ? mean : fallen);
 		double al = round_accept_length(&r);
 		int hit = which == 0 ? drift_take(d, &r, text) : which == 1 ? adwin_take(&o->a, al / 6) : which == 2 ? page_hinkley_take(&o->p, -al) : kswin_take(&o->k, al);
 		if (hit == 1 && i >= 2000)
@@ -129,7 +94,7 @@ int main(int argc, char **argv)
 	static const char *const who[] = {"fall detector", "ADWIN", "Page-Hinkley", "KSWIN"};
 	int weeks = argc > 1 ? atoi(argv[1]) : 20, runs = 41;
 
-	rng = 0x9e3779b97f4a7c15u * (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
+	seed(argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
 	quiet(weeks);
 	printf("requests of a stream until a fall is found (median of %d runs; - = not within 10,000)\n%-14s", runs, "acceptance");
 	for (size_t f = 0; f < sizeof falls / sizeof *falls; f++)

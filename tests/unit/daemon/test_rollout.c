@@ -1,7 +1,7 @@
 /* The rollout function, three ways:
  *  - every sequence of events up to a depth, from several starts, against what must
- *    always hold (one live version, nothing quarantined serves, pins are kept, a
- *    rollback is never refused, stale answers change nothing);
+ *    always hold (one live version, at most one on canary and none while pinned or held, nothing quarantined serves, pins are kept, a
+ *    rollback is never refused, stale answers change nothing, an alarm holds); with a canary and without;
  *  - long random walks with a fixed seed, against the same;
  *  - the table of daemon/README.md as named scenarios.
  */
@@ -13,15 +13,22 @@
 #include "daemon/rollout.h"
 
 static const struct rollout_rules rules = {.interval_us = 100, .max_wait_us = 50, .retry_us = 10, .rejects_to_rebase = 3};
+static const struct rollout_rules canary_rules = {.interval_us = 100, .max_wait_us = 50, .retry_us = 10, .rejects_to_rebase = 3,
+						  .n_steps = 2, .permille = {50, 250}, .step_us = 500, .max_age_us = 5000};
 static struct ro_actions acts;
 
 /* ---- driving ---- */
 
-static void start(struct rollout *r)
+static void start_by(struct rollout *r, const struct rollout_rules *by)
 {
 	struct store_state s = {.next_number = 1};
 
-	rollout_init(r, &s, &rules, 0);
+	rollout_init(r, &s, by, 0);
+}
+
+static void start(struct rollout *r)
+{
+	start_by(r, &rules);
 }
 
 static uint64_t now = 1;
@@ -57,6 +64,27 @@ static enum version_state state_of(const struct rollout *r, uint32_t n)
 	return v->state;
 }
 
+/* What the server is asked for, or would be. */
+static uint32_t asked(const struct rollout *r)
+{
+	return !r->op.version ? 0 : r->s.canary.version ? r->s.canary.permille : r->rules.permille[0];
+}
+
+static const char *asked_salt(const struct rollout *r)
+{
+	return !r->op.version ? "" : r->s.canary.version ? r->s.canary.salt : "first";
+}
+
+/* The server answers the Canary call that is out. */
+static void canaried(struct rollout *r, enum ro_result result)
+{
+	char salt[RO_SALT];
+
+	assert_int_equal(r->op.phase, RO_CANARYING);
+	snprintf(salt, sizeof salt, "%s", asked_salt(r));
+	EV(r, .kind = RO_CANARIED, .id = r->op.id, .version = r->op.version, .permille = asked(r), .salt = salt, .result = result);
+}
+
 /* Bring version n (the next) live along the plain way; the server is at `generation`. */
 static void go_live(struct rollout *r, uint64_t generation)
 {
@@ -68,6 +96,10 @@ static void go_live(struct rollout *r, uint64_t generation)
 	EV(r, .kind = RO_EVALUATED, .id = r->eval.id, .result = RO_OK, .text = "better");
 	assert_non_null(find(RO_DO_LOAD));
 	EV(r, .kind = RO_LOADED, .id = r->op.id, .version = n, .result = RO_OK);
+	for (int i = 0; i < r->rules.n_steps; i++) {
+		canaried(r, RO_OK);
+		EV(r, .kind = RO_JUDGED, .version = n, .permille = r->s.canary.permille, .result = RO_OK, .text = "no harm seen");
+	}
 	assert_non_null(find(RO_DO_ACTIVATE));
 	EV(r, .kind = RO_ACTIVATED, .id = r->op.id, .result = RO_OK, .generation = generation);
 	assert_int_equal(r->s.live, n);
@@ -83,7 +115,7 @@ static void up(struct rollout *r)
 
 static void check(const struct rollout *r, const struct rollout *before, const struct ro_event *ev)
 {
-	int n_live = 0, n_previous = 0, n_candidates = 0, n_gated = 0;
+	int n_live = 0, n_previous = 0, n_candidates = 0, n_gated = 0, n_canary = 0;
 	bool answered = false;
 
 	for (int i = 0; i < r->s.n_versions; i++) {
@@ -95,9 +127,16 @@ static void check(const struct rollout *r, const struct rollout *before, const s
 		n_previous += v->state == VS_PREVIOUS;
 		n_candidates += v->state == VS_CANDIDATE;
 		n_gated += v->state == VS_GATED;
+		n_canary += v->state == VS_CANARY;
 	}
 	assert_true(n_live == (r->s.live != 0) && n_previous == (r->s.previous != 0));
 	assert_true(n_candidates <= 1 && n_gated <= 1);
+	assert_int_equal(n_canary, r->s.canary.version != 0);
+	if (r->s.canary.version) {
+		assert_int_equal(state_of(r, r->s.canary.version), VS_CANARY);
+		assert_true(r->s.canary.permille && r->s.canary.salt[0] && !r->s.pin && !r->s.hold);
+	}
+	assert_true(!r->s.alarm[0] || r->s.hold || before->s.hold != r->s.hold || !before->s.hold); /* only an operator goes on under an alarm */
 	if (r->s.live)
 		assert_int_equal(state_of(r, r->s.live), VS_LIVE);
 	if (r->s.previous)
@@ -107,8 +146,8 @@ static void check(const struct rollout *r, const struct rollout *before, const s
 	for (int i = 0; i < acts.n; i++) {
 		const struct ro_action *x = &acts.a[i];
 
-		if (x->kind == RO_DO_LOAD || x->kind == RO_DO_ACTIVATE) {
-			assert_true(r->op.phase == (x->kind == RO_DO_LOAD ? RO_LOADING : RO_ACTIVATING));
+		if (x->kind == RO_DO_LOAD || x->kind == RO_DO_ACTIVATE || x->kind == RO_DO_CANARY) {
+			assert_true(r->op.phase == (x->kind == RO_DO_LOAD ? RO_LOADING : x->kind == RO_DO_CANARY ? RO_CANARYING : RO_ACTIVATING));
 			assert_int_equal(x->id, r->op.id);
 			assert_true(!x->version || r->op.why == RO_WHY_OPERATOR || state_of(r, x->version) != VS_QUARANTINED);
 		}
@@ -117,7 +156,7 @@ static void check(const struct rollout *r, const struct rollout *before, const s
 			assert_true(!x->error || strcmp(x->error, "io.redraft.Busy"));
 		}
 	}
-	if (ev->kind == RO_ACTIVATED && ev->id != before->op.id) { /* stale: nothing but what was due anyway */
+	if ((ev->kind == RO_ACTIVATED || ev->kind == RO_CANARIED) && ev->id != before->op.id) { /* stale: nothing but what was due anyway */
 		assert_int_equal(before->s.live, r->s.live);
 		assert_true(before->op.phase == RO_IDLE || before->op.id == r->op.id);
 	}
@@ -128,7 +167,7 @@ static void check(const struct rollout *r, const struct rollout *before, const s
 	assert_true(acts.n < RO_MAX_ACTIONS);
 }
 
-enum { N_MOVES = 28 };
+enum { N_PLAIN = 28, N_MOVES = 41 }; /* the first ones need no canary */
 
 /* The i-th possible move in state r; answers fit what is out, or are stale. */
 static struct ro_event move(const struct rollout *r, int i)
@@ -164,7 +203,20 @@ static struct ro_event move(const struct rollout *r, int i)
 	case 24: return (struct ro_event){.kind = RO_PROMOTE, .version = last, .expected = -1};
 	case 25: return (struct ro_event){.kind = RO_ROLLBACK};
 	case 26: return (struct ro_event){.kind = RO_PIN};
-	default: return (struct ro_event){.kind = RO_UNPIN};
+	case 27: return (struct ro_event){.kind = RO_UNPIN};
+	case 28: return (struct ro_event){.kind = RO_CANARIED, .id = op, .version = r->op.version, .permille = asked(r), .salt = asked_salt(r), .result = RO_OK};
+	case 29: return (struct ro_event){.kind = RO_CANARIED, .id = op, .result = RO_BAD};
+	case 30: return (struct ro_event){.kind = RO_CANARIED, .id = op, .result = RO_HUNG};
+	case 31: return (struct ro_event){.kind = RO_CANARIED, .id = op - 1, .version = last, .permille = 9, .salt = "old", .result = RO_OK};
+	case 32: return (struct ro_event){.kind = RO_JUDGED, .version = r->s.canary.version, .permille = r->s.canary.permille, .result = RO_OK, .text = "x"};
+	case 33: return (struct ro_event){.kind = RO_JUDGED, .version = r->s.canary.version, .permille = r->s.canary.permille, .result = RO_BAD, .text = "x"};
+	case 34: return (struct ro_event){.kind = RO_JUDGED, .version = r->s.canary.version, .permille = r->s.canary.permille, .result = RO_LATER, .text = "x"};
+	case 35: return (struct ro_event){.kind = RO_ALARM, .text = "x"};
+	case 36: return (struct ro_event){.kind = RO_COLLAPSED, .version = r->s.live, .text = "x"};
+	case 37: return (struct ro_event){.kind = RO_HOLD};
+	case 38: return (struct ro_event){.kind = RO_RELEASE};
+	case 39: return (struct ro_event){.kind = RO_EVALUATED, .id = eval, .result = RO_UNFIT, .text = "x"};
+	default: return (struct ro_event){.kind = RO_TICK, .frozen = true};
 	}
 }
 
@@ -182,22 +234,27 @@ enum { DEPTH = 4, AT_LEAST = 4000000 };
 
 static unsigned long tried;
 
-static void explore(const struct rollout *r, int depth)
+static void explore_by(const struct rollout *r, int n_moves, int depth)
 {
-	for (int i = 0; depth && i < N_MOVES; i++) {
+	for (int i = 0; depth && i < n_moves; i++) {
 		struct rollout next;
 		struct ro_event ev = move(r, i);
 
 		copy(&next, r);
-		ev.now_us = now;
+		ev.now_us = now; /* its texts are those of r, which does not change */
 		assert_int_equal(rollout_apply(&next, &ev, &acts), 0);
 		check(&next, r, &ev);
 		tried++;
 		now += 60;
-		explore(&next, depth - 1);
+		explore_by(&next, n_moves, depth - 1);
 		now -= 60;
 		rollout_done(&next);
 	}
+}
+
+static void explore(const struct rollout *r, int depth)
+{
+	explore_by(r, N_PLAIN, depth);
 }
 
 static void every_short_sequence(void **state)
@@ -231,36 +288,85 @@ static void every_short_sequence(void **state)
 	assert_true(tried > AT_LEAST);
 }
 
-static void random_walks(void **state)
+static void every_short_sequence_with_a_canary(void **state)
 {
-	uint64_t seed = 20260131;
-	unsigned long promoted = 0, rolled = 0;
+	struct rollout r;
 
 	(void)state;
-	print_message("seed %llu\n", (unsigned long long)seed);
-	for (int walk = 0; walk < 2000; walk++) {
+	tried = 0;
+	start_by(&r, &canary_rules);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	now += 1000;
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	assert_int_equal(r.op.phase, RO_CANARYING);
+	explore_by(&r, N_MOVES, DEPTH - 1);
+	canaried(&r, RO_OK);
+	assert_int_equal(state_of(&r, 3), VS_CANARY);
+	explore_by(&r, N_MOVES, DEPTH - 1);
+	EV(&r, .kind = RO_SUBMITTED, .version = 4, .parent = 3); /* the next one is accepted meanwhile */
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	explore_by(&r, N_MOVES, DEPTH - 1);
+	EV(&r, .kind = RO_JUDGED, .version = 3, .permille = 50, .result = RO_OK, .text = "x");
+	explore_by(&r, N_MOVES, DEPTH - 1); /* growing */
+	rollout_done(&r);
+	print_message("%lu steps\n", tried);
+	assert_true(tried > AT_LEAST / 20);
+}
+
+/* The move that answers what is out, or brings something on. */
+static int helpful(const struct rollout *r)
+{
+	return r->op.phase == RO_LOADING ? 5 : r->op.phase == RO_ACTIVATING ? 11 : r->op.phase == RO_CANARYING ? 28 : r->eval.running ? 1 : r->s.hold || r->s.pin ? 27 :
+	       !r->serve_up ? 18 : !r->learn_up ? 22 : r->s.canary.version ? 32 : 0;
+}
+
+static void walk(const struct rollout_rules *by, uint64_t seed, int walks, unsigned long *promoted, unsigned long *rolled, unsigned long *canaries)
+{
+	for (int w = 0; w < walks; w++) {
 		struct rollout r, before;
 
-		start(&r);
+		start_by(&r, by);
 		now = 1;
 		for (int i = 0; i < 300; i++) {
 			struct ro_event ev;
 
 			seed = seed * 6364136223846793005u + 1442695040888963407u;
-			ev = move(&r, (int)((seed >> 33) % N_MOVES));
+			ev = move(&r, by->n_steps && seed >> 63 ? helpful(&r) : (int)((seed >> 33) % N_MOVES));
 			ev.now_us = now += (seed >> 20) % 40;
 			ev.random = (uint32_t)(seed >> 7);
 			copy(&before, &r);
+			if (ev.salt == r.s.canary.salt)
+				ev.salt = before.s.canary.salt; /* not from what is being changed */
 			assert_int_equal(rollout_apply(&r, &ev, &acts), 0);
 			check(&r, &before, &ev);
-			promoted += r.s.live > before.s.live;
-			rolled += before.s.live && r.s.live < before.s.live;
+			*promoted += r.s.live > before.s.live;
+			*rolled += before.s.live && r.s.live < before.s.live;
+			*canaries += r.s.canary.version && r.s.canary.version != before.s.canary.version;
 			rollout_done(&before);
 		}
 		rollout_done(&r);
 	}
+}
+
+static void random_walks(void **state)
+{
+	uint64_t seed = 20260131;
+	unsigned long promoted = 0, rolled = 0, canaries = 0;
+
+	(void)state;
+	print_message("seed %llu\n", (unsigned long long)seed);
+	walk(&rules, seed, 3000, &promoted, &rolled, &canaries);
 	print_message("%lu times forward, %lu back\n", promoted, rolled);
 	assert_true(promoted > 1000 && rolled > 1000); /* the walks go somewhere */
+	assert_int_equal(canaries, 0);
+	promoted = rolled = 0;
+	walk(&canary_rules, seed + 1, 4000, &promoted, &rolled, &canaries);
+	print_message("with a canary: %lu begun, %lu times forward, %lu back\n", canaries, promoted, rolled);
+	assert_true(promoted > 500 && rolled > 500 && canaries > 2000);
 }
 
 /* ---- scenarios ---- */
@@ -793,6 +899,389 @@ static void learner_that_missed_it_is_told(void **state)
 	rollout_done(&r);
 }
 
+/* ---- the canary ---- */
+
+/* Live 1 (generation 1), version 2 on canary at the first step. */
+static void on_canary(struct rollout *r)
+{
+	start_by(r, &canary_rules);
+	up(r);
+	go_live(r, 1);
+	now += 1000;
+	EV(r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	EV(r, .kind = RO_EVALUATED, .id = r->eval.id, .result = RO_OK, .text = "better");
+	EV(r, .kind = RO_LOADED, .id = r->op.id, .version = 2, .result = RO_OK);
+	canaried(r, RO_OK);
+	assert_int_equal(state_of(r, 2), VS_CANARY);
+}
+#define JUDGED(r, res) EV(r, .kind = RO_JUDGED, .version = 2, .permille = (r)->s.canary.permille, .result = res, .text = "seen")
+
+static void a_canary_grows_and_goes_live(void **state)
+{
+	struct rollout r;
+	char salt[RO_SALT];
+
+	(void)state;
+	start_by(&r, &canary_rules);
+	up(&r);
+	go_live(&r, 1);
+	now += 1000;
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 2, .result = RO_OK, .random = 77);
+	assert_int_equal(find(RO_DO_CANARY)->permille, 50);
+	assert_true(find(RO_DO_CANARY)->checked);
+	assert_int_equal(r.s.canary.version, 0); /* the server first */
+	snprintf(salt, sizeof salt, "%.32s", find(RO_DO_CANARY)->text);
+	EV(&r, .kind = RO_CANARIED, .id = r.op.id, .version = 2, .permille = 50, .salt = salt, .result = RO_OK);
+	assert_non_null(find(RO_DO_SAVE));
+	assert_string_equal(verdict_of(2)->verdict, "accepted"); /* the learner need not wait */
+	assert_int_equal(r.s.live, 1);
+	JUDGED(&r, RO_LATER);
+	assert_null(find(RO_DO_CANARY));
+	JUDGED(&r, RO_OK);
+	assert_int_equal(find(RO_DO_CANARY)->permille, 250);
+	assert_string_equal(find(RO_DO_CANARY)->text, salt); /* who was in stays in */
+	JUDGED(&r, RO_OK); /* the server has not said yes yet */
+	assert_int_equal(r.s.canary.permille, 250);
+	assert_null(find(RO_DO_ACTIVATE));
+	canaried(&r, RO_OK);
+	JUDGED(&r, RO_OK);
+	assert_int_equal(find(RO_DO_ACTIVATE)->version, 2);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 2);
+	assert_int_equal(r.s.live, 2);
+	assert_int_equal(r.s.canary.version, 0);
+	assert_null(verdict_of(2));
+	rollout_done(&r);
+}
+
+static void harm_takes_it_back(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	on_canary(&r);
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+	JUDGED(&r, RO_BAD);
+	assert_int_equal(find(RO_DO_CANARY)->version, 0);
+	assert_int_equal(acts.a[0].kind, RO_DO_CANARY); /* serving first */
+	assert_int_equal(r.s.live, 1);
+	assert_int_equal(state_of(&r, 2), VS_QUARANTINED);
+	assert_non_null(strstr(rollout_find(&r, 2)->reason, "canary: seen"));
+	assert_string_equal(verdict_of(2)->verdict, "quarantined");
+	assert_int_equal(state_of(&r, 3), VS_REJECTED); /* its child */
+	assert_int_equal(find(RO_DO_REBASE)->version, 1);
+	assert_non_null(find(RO_DO_SAVE));
+	canaried(&r, RO_OK);
+	EV(&r, .kind = RO_SUBMITTED, .version = 4, .parent = 2); /* a learner that did not hear of it */
+	assert_int_equal(state_of(&r, 4), VS_REJECTED);
+	EV(&r, .kind = RO_SUBMITTED, .version = 5, .parent = 1);
+	assert_int_equal(state_of(&r, 5), VS_CANDIDATE);
+	rollout_done(&r);
+}
+
+static void few_requests_pass_by_time(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	on_canary(&r);
+	now += 499;
+	JUDGED(&r, RO_LATER);
+	assert_int_equal(r.s.canary.permille, 50);
+	now += 1;
+	JUDGED(&r, RO_LATER);
+	assert_int_equal(r.s.canary.permille, 250);
+	rollout_done(&r);
+}
+
+/* What no replay can judge has to show that it does no harm, and without a canary it does not go live. */
+static void not_replayable(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start_by(&r, &canary_rules);
+	up(&r);
+	go_live(&r, 1);
+	now += 1000;
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_UNFIT, .text = "a tree");
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 2, .result = RO_OK);
+	canaried(&r, RO_OK);
+	now += 100000;
+	JUDGED(&r, RO_LATER);
+	assert_int_equal(r.s.canary.permille, 50);
+	JUDGED(&r, RO_OK);
+	assert_int_equal(r.s.canary.permille, 250);
+	rollout_done(&r);
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_UNFIT, .text = "a tree");
+	assert_int_equal(state_of(&r, 2), VS_REJECTED);
+	rollout_done(&r);
+}
+
+static void server_restarts_in_mid_canary(void **state)
+{
+	struct rollout r;
+	char salt[RO_SALT];
+
+	(void)state;
+	on_canary(&r);
+	memcpy(salt, r.s.canary.salt, sizeof salt);
+	EV(&r, .kind = RO_SERVER_GONE);
+	JUDGED(&r, RO_OK);
+	assert_int_equal(r.s.canary.permille, 50); /* nothing grows on nobody */
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 1);
+	assert_int_equal(find(RO_DO_LOAD)->version, 2);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 2, .result = RO_OK);
+	assert_int_equal(find(RO_DO_CANARY)->permille, 50);
+	assert_string_equal(find(RO_DO_CANARY)->text, salt); /* the same conversations */
+	canaried(&r, RO_OK);
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 1, .canary = 2, .permille = 50, .salt = salt);
+	assert_null(find(RO_DO_LOAD));
+	assert_null(find(RO_DO_CANARY));
+	/* it comes back with a file that has rotted */
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 1);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 2, .result = RO_MISMATCH, .text = "other weights");
+	assert_int_equal(state_of(&r, 2), VS_REJECTED);
+	assert_int_equal(r.s.canary.version, 0);
+	rollout_done(&r);
+}
+
+/* Killed between the server's yes and the journal: it has a canary that the state knows nothing of. */
+static void a_canary_of_an_earlier_life_is_ended(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	on_canary(&r);
+	r.s.canary.version = 0;
+	rollout_find(&r, 2)->state = VS_GATED;
+	r.s.pin = 1;
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 1, .canary = 2, .permille = 50, .salt = "s");
+	assert_int_equal(find(RO_DO_CANARY)->version, 0);
+	canaried(&r, RO_OK);
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 1);
+	assert_null(find(RO_DO_CANARY));
+	rollout_done(&r);
+	/* killed between the last activation and the journal: it is live by our own hand */
+	on_canary(&r);
+	r.serve_up = false;
+	EV(&r, .kind = RO_SERVER, .version = 2, .generation = 2, .by_daemon = true);
+	assert_int_equal(r.s.live, 2);
+	assert_int_equal(r.s.canary.version, 0);
+	rollout_done(&r);
+}
+
+static void daemon_restarts_in_mid_canary(void **state)
+{
+	struct store_state s;
+	struct rollout r, again;
+
+	(void)state;
+	on_canary(&r);
+	assert_int_equal(store_state_copy(&s, &r.s), 0);
+	rollout_init(&again, &s, &canary_rules, now);
+	EV(&again, .kind = RO_SERVER, .version = 1, .generation = 1, .canary = 2, .permille = 50, .salt = r.s.canary.salt);
+	assert_null(find(RO_DO_CANARY)); /* as it was */
+	JUDGED(&again, RO_OK);
+	assert_int_equal(find(RO_DO_CANARY)->permille, 250);
+	rollout_done(&again);
+	/* a state that somebody has edited: both sides of the book are made to agree */
+	assert_int_equal(store_state_copy(&s, &r.s), 0);
+	s.canary.version = 0;
+	rollout_init(&again, &s, &canary_rules, now);
+	assert_int_equal(state_of(&again, 2), VS_GATED);
+	rollout_done(&again);
+	assert_int_equal(store_state_copy(&s, &r.s), 0);
+	s.versions[1].state = VS_REJECTED;
+	rollout_init(&again, &s, &canary_rules, now);
+	assert_int_equal(again.s.canary.version, 0);
+	rollout_done(&again);
+	rollout_done(&r);
+}
+
+static void live_changes_in_mid_canary(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start_by(&r, &canary_rules);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	now += 1000;
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	canaried(&r, RO_OK);
+	EV(&r, .kind = RO_PROMOTE, .version = 1, .expected = -1);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_OK);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	assert_int_equal(r.s.live, 1);
+	assert_int_equal(r.s.canary.version, 0);
+	assert_int_equal(state_of(&r, 3), VS_CANDIDATE); /* judged anew, against what is live now */
+	assert_int_equal(find(RO_DO_EVALUATE)->against, 1);
+	rollout_done(&r);
+	/* a rollback ends it too, and what was made from the version that is left does not come back */
+	on_canary(&r);
+	EV(&r, .kind = RO_ROLLBACK);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 2);
+	assert_int_equal(r.s.live, 0);
+	assert_int_equal(state_of(&r, 2), VS_REJECTED);
+	assert_int_equal(r.s.canary.version, 0);
+	rollout_done(&r);
+}
+
+static void learner_dies_in_mid_canary(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	on_canary(&r);
+	EV(&r, .kind = RO_LEARNER_GONE);
+	JUDGED(&r, RO_OK);
+	canaried(&r, RO_OK);
+	JUDGED(&r, RO_OK);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 2);
+	assert_int_equal(r.s.live, 2);
+	rollout_done(&r);
+}
+
+static void pin_hold_and_alarm_end_a_canary(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		on_canary(&r);
+		EV(&r, .kind = i == 0 ? RO_PIN : i == 1 ? RO_HOLD : RO_ALARM, .text = "why");
+		assert_int_equal(find(RO_DO_CANARY)->version, 0);
+		assert_int_equal(state_of(&r, 2), VS_GATED);
+		assert_true((find(RO_DO_PAUSE) != NULL) == (i == 2));
+		canaried(&r, RO_OK);
+		now += 2000;
+		EV(&r, .kind = RO_TICK);
+		assert_null(find(RO_DO_LOAD));
+		EV(&r, .kind = i == 0 ? RO_UNPIN : RO_RELEASE);
+		assert_true((find(RO_DO_RESUME) != NULL) == (i == 2)); /* training goes on */
+		assert_int_equal(r.s.alarm[0], 0);
+		assert_int_equal(find(RO_DO_LOAD)->version, 2);
+		rollout_done(&r);
+	}
+}
+
+/* ---- policy ---- */
+
+static void a_freeze_window_lets_nothing_move(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	on_canary(&r);
+	now += 10000;
+	EV(&r, .kind = RO_JUDGED, .version = 2, .permille = 50, .result = RO_OK, .frozen = true);
+	assert_int_equal(r.s.canary.permille, 50); /* it stays where it is */
+	EV(&r, .kind = RO_JUDGED, .version = 2, .permille = 50, .result = RO_BAD, .frozen = true);
+	assert_int_equal(state_of(&r, 2), VS_QUARANTINED); /* harm does not wait */
+	rollout_done(&r);
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	now += 1000;
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1, .frozen = true);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better", .frozen = true);
+	assert_null(find(RO_DO_LOAD));
+	EV(&r, .kind = RO_TICK);
+	assert_int_equal(find(RO_DO_LOAD)->version, 2);
+	rollout_done(&r);
+}
+
+static void who_waits_too_long_is_superseded(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start_by(&r, &canary_rules);
+	up(&r);
+	go_live(&r, 1);
+	EV(&r, .kind = RO_HOLD);
+	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	now += 4999;
+	EV(&r, .kind = RO_TICK);
+	assert_int_equal(state_of(&r, 2), VS_GATED);
+	now += 1;
+	EV(&r, .kind = RO_TICK);
+	assert_int_equal(state_of(&r, 2), VS_REJECTED);
+	assert_non_null(find(RO_DO_SAVE));
+	rollout_done(&r);
+}
+
+/* Accepted against a live that is no more: judged again, before it goes live. */
+static void gated_is_judged_again_when_live_changes(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better than 2");
+	assert_int_equal(state_of(&r, 3), VS_GATED);
+	now += 1000;
+	EV(&r, .kind = RO_TICK);
+	assert_int_equal(r.op.phase, RO_LOADING);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	/* an operator moved the server while it was loaded: ours comes too late */
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_GENERATION);
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 9, .by_operator = true);
+	assert_int_equal(r.s.live, 1);
+	assert_int_equal(state_of(&r, 3), VS_REJECTED); /* a child of what was left */
+	EV(&r, .kind = RO_RELEASE);
+	EV(&r, .kind = RO_SUBMITTED, .version = 4, .parent = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better than 1");
+	EV(&r, .kind = RO_PROMOTE, .version = 3, .expected = -1);
+	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 10);
+	assert_int_equal(state_of(&r, 4), VS_CANDIDATE);
+	assert_int_equal(find(RO_DO_EVALUATE)->against, 3);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_BAD, .text = "no better than 3");
+	assert_int_equal(state_of(&r, 4), VS_REJECTED);
+	rollout_done(&r);
+}
+
+static void a_collapse_goes_back_by_itself(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	up(&r);
+	go_live(&r, 1);
+	go_live(&r, 2);
+	EV(&r, .kind = RO_COLLAPSED, .version = 1, .text = "old news");
+	assert_null(find(RO_DO_ACTIVATE));
+	EV(&r, .kind = RO_PIN);
+	EV(&r, .kind = RO_COLLAPSED, .version = 2, .text = "nothing is accepted");
+	assert_null(find(RO_DO_ACTIVATE)); /* pinned by somebody who knows why */
+	EV(&r, .kind = RO_UNPIN);
+	EV(&r, .kind = RO_COLLAPSED, .version = 2, .text = "nothing is accepted");
+	assert_int_equal(find(RO_DO_ACTIVATE)->version, 1);
+	assert_false(find(RO_DO_ACTIVATE)->by_operator);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	assert_int_equal(r.s.live, 1);
+	assert_string_equal(rollout_find(&r, 2)->reason, "rolled back: nothing is accepted");
+	assert_int_equal(find(RO_DO_REBASE)->version, 1);
+	rollout_done(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -805,7 +1294,13 @@ int main(void)
 		cmocka_unit_test(pin_holds_and_unpin_frees), cmocka_unit_test(hold_keeps_and_release_promotes), cmocka_unit_test(promote_is_checked),
 		cmocka_unit_test(an_override_is_adopted), cmocka_unit_test(our_own_switch_is_recognised),
 		cmocka_unit_test(lost_server_is_brought_back), cmocka_unit_test(newer_candidate_wins),
-		cmocka_unit_test(learner_that_missed_it_is_told), cmocka_unit_test(every_short_sequence),
+		cmocka_unit_test(learner_that_missed_it_is_told), cmocka_unit_test(a_canary_grows_and_goes_live), cmocka_unit_test(harm_takes_it_back),
+		cmocka_unit_test(few_requests_pass_by_time), cmocka_unit_test(not_replayable), cmocka_unit_test(server_restarts_in_mid_canary),
+		cmocka_unit_test(a_canary_of_an_earlier_life_is_ended), cmocka_unit_test(daemon_restarts_in_mid_canary),
+		cmocka_unit_test(live_changes_in_mid_canary), cmocka_unit_test(learner_dies_in_mid_canary),
+		cmocka_unit_test(pin_hold_and_alarm_end_a_canary), cmocka_unit_test(a_freeze_window_lets_nothing_move),
+		cmocka_unit_test(who_waits_too_long_is_superseded), cmocka_unit_test(gated_is_judged_again_when_live_changes),
+		cmocka_unit_test(a_collapse_goes_back_by_itself), cmocka_unit_test(every_short_sequence), cmocka_unit_test(every_short_sequence_with_a_canary),
 		cmocka_unit_test(random_walks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
