@@ -5,8 +5,6 @@
  * not be written is written again every second, while serving already goes by it.
  */
 #include "daemon/act.h"
-#include <limits.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -14,179 +12,10 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/log.h"
-#include "daemon/base/loop_guard.h"
 #include "daemon/base/metrics.h"
 #include "daemon/base/notify.h"
 
-enum { SERVE_SILENT_MAX = 3 };
-
-struct act_call { /* a load or an activation that is out */
-	struct loop_guard guard;
-	struct act *a;
-	uint32_t id, version;
-	uint32_t permille;
-	char sha[65], salt[RO_SALT];
-};
-
-static void act_call_drop(struct loop_guard *g)
-{
-	free((char *)g - offsetof(struct act_call, guard));
-}
-
-static struct act_call *act_call_new(struct act *a, const struct ro_action *x)
-{
-	struct act_call *c = malloc(sizeof *c);
-
-	if (!c)
-		return NULL;
-	*c = (struct act_call){.guard.drop = act_call_drop, .a = a, .id = x->id, .version = x->version};
-	loop_guard_add(a->loop, &c->guard);
-	return c;
-}
-
-static void act_call_free(struct act_call *c)
-{
-	if (c)
-		loop_guard_remove(&c->guard);
-	free(c);
-}
-
-/* ---- the server ---- */
-
-static void act_look(struct act *a);
-
-static void act_looked(void *arg, const struct engine_answer *x)
-{
-	struct act *a = arg;
-	struct ro_event ev = {.kind = RO_SERVER_GONE};
-
-	a->looking = false;
-	if (a->look_seq != a->engine_seq) { /* something has moved it since we asked */
-		act_look(a);
-		return;
-	}
-	if (x->result == RO_HUNG && ++a->serve_silent < SERVE_SILENT_MAX)
-		return; /* slow is not gone */
-	if (x->status) {
-		a->serve_silent = 0;
-		json_decref(a->serve_status);
-		a->serve_status = json_incref(x->status->raw);
-		memcpy(a->target_fp, x->status->target_fp, sizeof a->target_fp);
-		ev = (struct ro_event){.kind = RO_SERVER, .generation = x->status->generation, .version = x->status->live,
-				       .canary = x->status->canary, .permille = x->status->permille, .salt = x->status->salt,
-				       .by_operator = x->status->by_operator, .by_daemon = x->status->by_daemon};
-	}
-	act_event(a, &ev);
-}
-
-static void act_look(struct act *a)
-{
-	if (a->looking)
-		return;
-	a->looking = true;
-	a->look_seq = a->engine_seq;
-	a->engine.kind->status(&a->engine, act_looked, a);
-}
-
-static void act_loaded(void *arg, const struct engine_answer *x)
-{
-	struct act_call *c = arg;
-	struct act *a = c->a;
-	struct ro_event ev = {.kind = RO_LOADED, .id = c->id, .version = c->version, .result = x->result, .text = x->text};
-	char text[RO_TEXT];
-
-	a->engine_seq++;
-	if (x->result == RO_OK && (!x->weights_sha || strcmp(x->weights_sha, c->sha))) {
-		snprintf(text, sizeof text, "the server holds weights %.12s, the store %.12s",
-			 x->weights_sha ? x->weights_sha : "unknown", c->sha);
-		ev.result = RO_MISMATCH;
-		ev.text = text;
-	}
-	act_call_free(c);
-	act_event(a, &ev);
-}
-
-static void act_activated(void *arg, const struct engine_answer *x)
-{
-	struct act_call *c = arg;
-	struct act *a = c->a;
-	struct ro_event ev = {.kind = RO_ACTIVATED, .id = c->id, .version = c->version, .result = x->result,
-			      .generation = x->generation, .text = x->text};
-
-	a->engine_seq++;
-	act_call_free(c);
-	fs_crash_point("act-activated"); /* the server has moved, the state does not know */
-	act_event(a, &ev);
-}
-
-/* A load that cannot even start answers from the loop too, like any other. */
-static void act_load_failed(void *arg)
-{
-	const struct engine_answer x = {.result = RO_BAD, .text = "its manifest cannot be read"};
-
-	act_loaded(arg, &x);
-}
-
-static void act_load(struct act *a, const struct ro_action *x)
-{
-	struct act_call *c = act_call_new(a, x);
-	struct manifest m;
-	char dir[PATH_MAX];
-	bool ok = store_version_dir(store_path(a->store), x->version, dir, sizeof dir) == 0 && manifest_read(dir, &m, NULL) == 0;
-
-	a->engine_seq++;
-	if (c && ok) {
-		memcpy(c->sha, m.weights_sha, sizeof c->sha);
-		a->engine.kind->load(&a->engine, x->version, dir, m.weights_sha, act_loaded, c);
-	} else if (!c || loop_post(a->loop, act_load_failed, c) < 0) {
-		log_error("out of memory while loading version %u; restart redraftd if this lasts", x->version);
-		act_call_free(c);
-	}
-	if (ok)
-		manifest_done(&m);
-}
-
-static void act_activate(struct act *a, const struct ro_action *x)
-{
-	struct act_call *c = act_call_new(a, x);
-
-	a->engine_seq++;
-	if (!c) {
-		log_error("out of memory while activating version %u; restart redraftd if this lasts", x->version);
-		return;
-	}
-	a->engine.kind->activate(&a->engine, x->version, x->all, x->checked ? (int64_t)x->generation : -1, x->by_operator,
-				 act_activated, c);
-}
-
-static void act_canaried(void *arg, const struct engine_answer *x)
-{
-	struct act_call *c = arg;
-	struct act *a = c->a;
-	char salt[RO_SALT];
-	struct ro_event ev = {.kind = RO_CANARIED, .id = c->id, .version = c->version, .permille = c->permille, .salt = salt,
-			      .result = x->result, .text = x->text};
-
-	memcpy(salt, c->salt, sizeof salt);
-	a->engine_seq++;
-	act_call_free(c);
-	fs_crash_point("act-canaried"); /* a share of the traffic has moved, the state does not know */
-	act_event(a, &ev);
-}
-
-static void act_canary_call(struct act *a, const struct ro_action *x)
-{
-	struct act_call *c = act_call_new(a, x);
-
-	a->engine_seq++;
-	if (!c) {
-		log_error("out of memory while version %u should go on canary; restart redraftd if this lasts", x->version);
-		return;
-	}
-	c->permille = x->permille;
-	snprintf(c->salt, sizeof c->salt, "%.32s", x->text);
-	a->engine.kind->canary(&a->engine, x->version, x->permille, c->salt, x->checked ? (int64_t)x->generation : -1, act_canaried, c);
-}
+enum { COLLECT_US = 60000000 }; /* between two looks at age and disk */
 
 /* ---- files ---- */
 
@@ -205,11 +34,16 @@ static void act_save(struct act *a)
 
 static void act_collect(struct act *a)
 {
-	int n = store_collect(a->store, &a->r.s, a->o.keep);
+	struct store_limits l = a->o.limits;
+	int n;
+
+	l.need_bytes = store_missing(a->store, a->o.min_free);
+	n = store_collect(a->store, &a->r.s, &l);
+	a->collect_us = clock_us() + COLLECT_US;
 
 	if (!n)
 		return;
-	log_info("%d old version%s removed from the store", n, n == 1 ? "" : "s");
+	log_info("%d old version%s removed from the store%s", n, n == 1 ? "" : "s", l.need_bytes ? ", whose file system is nearly full" : "");
 	act_save(a);
 	store_sweep(a->store);
 }
@@ -279,7 +113,6 @@ void act_hold(struct act *a, const char *why, act_answer *answer, void *arg)
 
 void act_release(struct act *a, act_answer *answer, void *arg)
 {
-	a->decay[0] = '\0'; /* whoever releases has looked */
 	act_verb(a, &(struct ro_event){.kind = RO_RELEASE}, answer, arg);
 }
 
@@ -361,12 +194,15 @@ void act_event(struct act *a, struct ro_event *ev)
 	int r = out ? 0 : -ENOMEM;
 
 	ev->now_us = clock_us();
+	ev->frozen = freeze_at(&a->o.freeze, clock_wall_ms());
 	if (getrandom(&ev->random, sizeof ev->random, GRND_NONBLOCK) != sizeof ev->random)
 		ev->random = (uint32_t)ev->now_us;
 	if (!r)
 		r = rollout_apply(&a->r, ev, out);
 	if (r < 0)
 		log_error("out of memory; an event was lost");
+	if (a->r.s.canary.version && !a->r.s.canary.since[0])
+		clock_iso8601(clock_wall_ms(), a->r.s.canary.since);
 	for (int i = 0; !r && i < out->n; i++)
 		act_do(a, &out->a[i]);
 	free(out);
@@ -380,6 +216,8 @@ static void act_tick(void *arg)
 
 	if (a->dirty)
 		act_save(a);
+	if (clock_us() >= a->collect_us)
+		act_collect(a);
 	act_event(a, &ev);
 	act_look(a);
 	act_ask_learner(a);
@@ -434,11 +272,15 @@ int act_new(struct loop *l, const struct act_options *o, struct metrics *m, stru
 	return 0;
 }
 
-void act_set_rules(struct act *a, const struct gate_rules *gate, const struct rollout_rules *rules, int keep)
+void act_set_rules(struct act *a, const struct act_options *o)
 {
-	a->o.gate = *gate;
-	a->o.keep = keep;
-	rollout_set_rules(&a->r, rules);
+	a->o.gate = o->gate;
+	a->o.rules = o->rules;
+	a->o.canary = o->canary;
+	a->o.freeze = o->freeze;
+	a->o.limits = o->limits;
+	a->o.min_free = o->min_free;
+	rollout_set_rules(&a->r, &o->rules);
 }
 
 /* Whoever still waits is told, so that nothing of theirs is left behind. */

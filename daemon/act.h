@@ -9,6 +9,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "daemon/canary.h"
+#include "daemon/freeze.h"
 #include "daemon/gate.h"
 #include "daemon/rollout.h"
 #include "daemon/store.h"
@@ -21,13 +23,17 @@ struct act_options {
 	const char *store, *serve_socket, *learn_socket; /* borrowed for the act's life */
 	struct gate_rules gate;
 	struct rollout_rules rules;
-	int gate_k, keep;  /* chain length of the gate; versions kept besides those held */
+	struct canary_rules canary; /* requests: of each step */
+	struct freeze freeze;
+	struct store_limits limits; /* need_bytes is found anew each time, from min_free */
+	double min_free;            /* share of the store's file system that is kept free; 0: not looked at */
+	int gate_k;        /* chain length of the gate */
 	uint64_t poll_us;  /* how often server and learner are looked for */
 };
 
 int MUSTCHECK act_new(struct loop *l, const struct act_options *o, struct metrics *m, struct act **ret, struct errtext *e);
-/* A reload: from now on these judge and pace. */
-void act_set_rules(struct act *a, const struct gate_rules *gate, const struct rollout_rules *rules, int keep);
+/* A reload: gate, rules, canary, freeze, limits and min_free of o hold from now on. */
+void act_set_rules(struct act *a, const struct act_options *o);
 /* After the loop has stopped and before it is freed. Answers who still waits. */
 struct act *act_free(struct act *a);
 
@@ -43,7 +49,7 @@ void act_release(struct act *a, act_answer *answer, void *arg);
  * Tells the learner, and when a fall begins asks it whether the engine does what the weights say (act_drift.c). */
 void act_drift(struct act *a, int level, const char *text);
 int act_drift_level(const struct act *a);
-const char *act_decay(const struct act *a); /* "" = none seen; else what was found */
+const char *act_decay(const struct act *a); /* the alarm that stands, "" = none: what was found */
 /* -EBUSY: another submission is being verified. Otherwise answers once: version, or 0 with e. */
 int MUSTCHECK act_submit(struct act *a, const char *path, void (*answer)(void *arg, uint32_t version, const char *error),
 			 void *arg);

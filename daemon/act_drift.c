@@ -23,12 +23,19 @@ static const double gap_least = 0.02, sure = 4; /* share of the accept length; s
 
 static void act_found_decay(struct act *a, long long version, double served, double replayed, int requests)
 {
-	snprintf(a->decay, sizeof a->decay, "decay, not drift: version %lld was served at accept length %.3f, its weights say %.3f (%d requests)",
+	char text[RO_TEXT];
+
+	snprintf(text, sizeof text, "decay, not drift: version %lld was served at accept length %.3f, its weights say %.3f (%d requests)",
 		 version, served, replayed, requests);
-	log_error("%s; training paused, promotions held until release", a->decay);
-	act_say(a, ACT_NEWS_DECAY, a->decay);
-	act_tell(a, "io.redraft.Learn.PauseTraining", json_object());
-	act_event(a, &(struct ro_event){.kind = RO_HOLD, .text = "the engine does not do what the weights say"});
+	act_alarm(a, text);
+}
+
+/* Somebody has to look: the rollout holds and pauses until a release, over restarts too. */
+void act_alarm(struct act *a, const char *text)
+{
+	log_error("%s; training paused, promotions held until release", text);
+	act_say(a, ACT_NEWS_DECAY, text);
+	act_event(a, &(struct ro_event){.kind = RO_ALARM, .text = text});
 }
 
 static void act_compared(void *arg, int r, json_t *params, const char *error)
@@ -53,7 +60,7 @@ static void act_compared(void *arg, int r, json_t *params, const char *error)
 		   replayed - served);
 	log_info("served against replayed: version %lld, %.3f against %.3f on %d requests (standard error %.4f)",
 		 (long long)version, served, replayed, requests, se);
-	if (requests >= COMPARE_LEAST && fabs(replayed - served) > gap_least * replayed && fabs(replayed - served) > sure * se && !a->decay[0])
+	if (requests >= COMPARE_LEAST && fabs(replayed - served) > gap_least * replayed && fabs(replayed - served) > sure * se && !a->r.s.alarm[0])
 		act_found_decay(a, (long long)version, served, replayed, requests);
 }
 
@@ -74,7 +81,7 @@ void act_drift(struct act *a, int level, const char *text)
 		log_warn("%s", text);
 		act_say(a, ACT_NEWS_DRIFT, text);
 	}
-	metric_set(metrics_gauge(a->metrics, "redraft_decay", NULL, "1 while the engine was found not to do what the weights say."), a->decay[0] != 0);
+	metric_set(metrics_gauge(a->metrics, "redraft_decay", NULL, "1 while an alarm stands: the engine or the target was found not to do what it did."), a->r.s.alarm[0] != 0);
 	if (level > a->drift || clock_us() >= a->compare_us)
 		act_compare(a);
 	if (level == a->drift)
@@ -90,5 +97,5 @@ int act_drift_level(const struct act *a)
 
 const char *act_decay(const struct act *a)
 {
-	return a->decay;
+	return a->r.s.alarm;
 }

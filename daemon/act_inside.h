@@ -60,7 +60,8 @@ struct act {
 	int drift;           /* level last told to the learner; -1: none yet, and it may remember one of an earlier life */
 	bool comparing;      /* a comparison of served and replayed is out */
 	uint64_t compare_us; /* not before */
-	char decay[RO_TEXT];
+	char canary_text[CANARY_TEXT];
+	uint64_t collect_us; /* when the store is looked at again */
 	act_heard *heard;    /* who listens to what is said, or NULL */
 	void *heard_arg;
 };
@@ -69,6 +70,11 @@ void act_event(struct act *a, struct ro_event *ev); /* fills time and randomness
 void act_tell(struct act *a, const char *method, json_t *params /* taken */);
 void act_say(struct act *a, enum act_news kind, const char *text); /* the last event from now on */
 void act_send(struct act *a); /* the outbox, when the learner is there */
+void act_look(struct act *a); /* at the server, unless one is out */
+void act_load(struct act *a, const struct ro_action *x);
+void act_activate(struct act *a, const struct ro_action *x);
+void act_canary_call(struct act *a, const struct ro_action *x);
+void act_alarm(struct act *a, const char *text);
 void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against);
 void act_ask_learner(struct act *a);
 void act_learn_metrics(struct act *a);

@@ -4,7 +4,7 @@
  * This file is the configuration table and the order in which things start and end.
  */
 #include <string.h>
-#include "daemon/act.h"
+#include "daemon/act_canary.h"
 #include "daemon/admin.h"
 #include "daemon/audit.h"
 #include "daemon/base/conf.h"
@@ -16,6 +16,7 @@
 #include "daemon/base/service.h"
 #include "daemon/news.h"
 #include "daemon/report.h"
+#include "daemon/policy.h"
 #include "daemon/watch.h"
 #include "daemon/watch_audit.h"
 #include "daemon/watch_topics.h"
@@ -29,7 +30,9 @@ struct redraftd_conf {
 	double drift_ignore, drift_alarm;
 	int64_t drift_warm;
 	double interval_s, first_min_al, alpha, clip, margin, max_wait_s, retry_s;
-	int64_t min_requests, gate_k, keep, rejects;
+	int64_t min_requests, gate_k, keep, rejects, canary_requests;
+	char *canary_steps, *freeze;
+	double max_age_s, step_s, canary_alpha, canary_drop, canary_tail, canary_lost, store_max_age_s, store_min_free;
 	int log_level;
 };
 
@@ -57,6 +60,17 @@ static const struct conf_entry redraftd_entries[] = {
 	{"rollout.interval_s", CONF_REAL, F(interval_s), "3600", 0, 604800, NULL, true, "s", "Promotions at most this often, from the monotonic clock, +-5 %."},
 	{"rollout.first_min_al", CONF_REAL, F(first_min_al), "1.2", 1, 64, NULL, true, "tok", "Accept length from which a first version is accepted."},
 	{"rollout.rejects_to_rebase", CONF_INT, F(rejects), "3", 1, 1000, NULL, true, "", "Rejections running that send the learner back to the live version."},
+	{"rollout.freeze", CONF_STRING, F(freeze), "", 0, 0, NULL, true, "",
+	 "Windows, in UTC, in which nothing is promoted and no canary starts or grows: fri 16:00-mon 08:00, daily 02:00-03:30, 2026-12-24..2027-01-02."},
+	{"rollout.max_age_s", CONF_REAL, F(max_age_s), "86400", 0, 31536000, NULL, true, "s", "An accepted version that waits longer to go live is superseded; 0: never."},
+	{"canary.steps", CONF_STRING, F(canary_steps), "50,250", 0, 0, NULL, true, "",
+	 "Conversations of 1000 that an accepted version drafts for before it goes live, step by step; empty, or without brokers: none."},
+	{"canary.requests", CONF_INT, F(canary_requests), "250", 1, 1e9, NULL, true, "", "Requests of the canary that a step lasts."},
+	{"canary.step_s", CONF_REAL, F(step_s), "300", 0, 604800, NULL, true, "s", "A step with fewer requests and no harm seen has passed after this."},
+	{"canary.drop", CONF_REAL, F(canary_drop), "0.02", 0, 1, NULL, true, "", "Share of live's tokens a round that may be lost before the canary is taken back."},
+	{"canary.tail", CONF_REAL, F(canary_tail), "0.1", 0, 1, NULL, true, "", "Share of tokens, or first tokens, that may move beyond a latency edge."},
+	{"canary.lost", CONF_REAL, F(canary_lost), "0.05", 0, 1, NULL, true, "", "Share of requests, beyond live's, that may lose their draft half-way."},
+	{"canary.alpha", CONF_REAL, F(canary_alpha), "0.01", 0.000001, 0.5, NULL, true, "", "How often a version that does no harm may be taken back, however often it is looked at."},
 	{"gate.min_requests", CONF_INT, F(min_requests), "8", 1, 4096, NULL, true, "", "Held-out requests a verdict needs."},
 	{"gate.alpha", CONF_REAL, F(alpha), "0.05", 0.000001, 0.5, NULL, true, "", "How often a candidate that is no better may pass, however often the gate looks."},
 	{"gate.clip", CONF_REAL, F(clip), "0.5", 0.01, 16, NULL, true, "tok", "Differences of one request beyond this count as this much."},
@@ -67,6 +81,9 @@ static const struct conf_entry redraftd_entries[] = {
 	{"gate.k", CONF_INT, F(gate_k), "5", 1, 16, NULL, false, "", "Chain length at which both versions are replayed."},
 	{"store.keep", CONF_INT, F(keep), "8", 0, 100000, NULL, true, "",
 	 "Versions that served, and as many that were refused, kept besides live, previous, base, pinned and those being judged."},
+	{"store.max_age_s", CONF_REAL, F(store_max_age_s), "0", 0, 315360000, NULL, true, "s", "Versions made longer ago are removed too, but for those held; 0: never for their age."},
+	{"store.min_free", CONF_REAL, F(store_min_free), "0.05", 0, 0.9, NULL, true, "",
+	 "Share of the store's file system to keep free: the oldest versions go until it is, but for those held; 0: not looked at."},
 	{"listen_metrics", CONF_STRING, F(listen_metrics), "127.0.0.1:9464", 0, 0, NULL, false, "", "Address of the page, /metrics and /health; empty: off."},
 	{"web.host", CONF_STRING, F(web_host), "", 0, 0, NULL, false, "", "Name that the page is asked for by, besides addresses, localhost and that of listen_metrics."},
 	{"web.token_file", CONF_STRING, F(web_token_file), "", 0, 0, NULL, false, "",
@@ -74,9 +91,11 @@ static const struct conf_entry redraftd_entries[] = {
 	{"log_level", CONF_ENUM, F(log_level), "info", 0, 0, "error|warn|info|debug", true, "", "What is logged."},
 	{0},
 };
+static int redraftd_check(const void *conf, struct errtext *e);
+
 static const struct conf_program redraftd_program = {
 	.name = "redraftd", .summary = "the version store, the gate, rollout and rollback of draft models", .entries = redraftd_entries,
-	.struct_size = sizeof(struct redraftd_conf),
+	.struct_size = sizeof(struct redraftd_conf), .check = redraftd_check,
 };
 static const enum log_level redraftd_levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
 
@@ -103,7 +122,7 @@ static uint64_t redraftd_us(double s)
 	return (uint64_t)(s * 1e6);
 }
 
-static void redraftd_options(const struct redraftd_conf *c, struct act_options *ret)
+static int redraftd_options(const struct redraftd_conf *c, struct act_options *ret, struct errtext *e)
 {
 	/* A newer candidate is due by then, and this one holds records back from training. */
 	double wait_s = c->max_wait_s > 0 ? c->max_wait_s : c->interval_s > 20 ? c->interval_s : 20;
@@ -114,11 +133,27 @@ static void redraftd_options(const struct redraftd_conf *c, struct act_options *
 		.learn_socket = c->learn_socket,
 		.gate = {.min_requests = c->min_requests, .alpha = c->alpha, .clip = c->clip, .margin = c->margin, .first_min_al = c->first_min_al},
 		.rules = {.interval_us = redraftd_us(c->interval_s), .max_wait_us = redraftd_us(wait_s),
-			  .retry_us = redraftd_us(c->retry_s), .rejects_to_rebase = (int)c->rejects},
+			  .retry_us = redraftd_us(c->retry_s), .rejects_to_rebase = (int)c->rejects,
+			  .max_age_us = redraftd_us(c->max_age_s), .step_us = redraftd_us(c->step_s)},
+		.canary = {.alpha = c->canary_alpha, .drop = c->canary_drop, .tail = c->canary_tail, .lost = c->canary_lost,
+			   .requests = c->canary_requests},
+		.limits = {.keep = (int)c->keep, .max_age_s = (int64_t)c->store_max_age_s},
+		.min_free = c->store_min_free,
 		.gate_k = (int)c->gate_k,
-		.keep = (int)c->keep,
 		.poll_us = 1000000,
 	};
+	int r = policy_steps(c->canary_steps, &ret->rules, e);
+
+	if (!c->brokers[0])
+		ret->rules.n_steps = 0; /* nothing is seen of what it serves */
+	return r ? r : freeze_parse(c->freeze, &ret->freeze, e);
+}
+
+static int redraftd_check(const void *conf, struct errtext *e)
+{
+	struct act_options o;
+
+	return redraftd_options(conf, &o, e);
 }
 
 /* Once a second: what the watcher and Kafka have to say, what the metrics show of others. */
@@ -129,6 +164,7 @@ static void redraftd_second(void *arg)
 	int level = watch_drift(d->watch, drift);
 
 	act_drift(d->act, level, drift);
+	act_canary(d->act, d->watch);
 	while (watch_said(d->watch, text, sizeof text)) {
 		log_warn("%s", text);
 		news_say(d->news, "kafka", act_rollout(d->act)->s.live, "%s", text);
@@ -216,8 +252,9 @@ static int redraftd_start(struct redraftd *d, struct errtext *e)
 	d->metrics = metrics_new();
 	if (r < 0 || !d->metrics)
 		return errtext_set(e, -ENOMEM, "out of memory");
-	redraftd_options(&d->conf, &o);
-	r = act_new(d->loop, &o, d->metrics, &d->act, e); /* first of all: it takes the store's lock */
+	r = redraftd_options(&d->conf, &o, e);
+	if (!r)
+		r = act_new(d->loop, &o, d->metrics, &d->act, e); /* first of all: it takes the store's lock */
 	if (!r)
 		r = redraftd_books(d, e);
 	if (!r)
@@ -271,9 +308,11 @@ static int redraftd_apply(void *arg, const void *fresh, struct errtext *e)
 	struct redraftd *d = arg;
 	struct act_options o;
 
-	(void)e;
-	redraftd_options(c, &o);
-	act_set_rules(d->act, &o.gate, &o.rules, o.keep);
+	int r = redraftd_options(c, &o, e);
+
+	if (r)
+		return r;
+	act_set_rules(d->act, &o);
 	log_set_level(redraftd_levels[c->log_level]);
 	return 0;
 }

@@ -4,7 +4,7 @@
 #include "daemon/report.h"
 #include <string.h>
 #include <unistd.h>
-#include "daemon/act.h"
+#include "daemon/act_canary.h"
 #include "daemon/audit.h"
 #include "daemon/base/clock.h"
 #include "daemon/watch.h"
@@ -63,15 +63,24 @@ static json_t *report_peer(json_t *status, bool up)
 	return j;
 }
 
+/* version 0: none runs. seen: what its requests show so far, a sentence. */
+static json_t *report_canary(const struct act *a)
+{
+	const struct store_state *s = &act_rollout(a)->s;
+
+	return json_pack("{s:I, s:I, s:s, s:o}", "version", (json_int_t)s->canary.version, "permille", (json_int_t)s->canary.permille, "since",
+			 s->canary.since, "seen", report_text(act_canary_text(a)));
+}
+
 json_t *report_status(struct act *a, struct watch *w, struct audit *audit, uint64_t start_us)
 {
 	const struct rollout *r = act_rollout(a);
 	const char *fp = act_target_fp(a);
 
-	return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "pid", (int)getpid(), "uptime_s",
+	return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:o, s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "pid", (int)getpid(), "uptime_s",
 			 (json_int_t)((clock_us() - start_us) / 1000000), "generation", (json_int_t)r->s.generation, "live",
 			 (json_int_t)r->s.live, "previous", (json_int_t)r->s.previous, "base", (json_int_t)r->s.base, "pin",
-			 (json_int_t)r->s.pin, "hold", (int)r->s.hold, "paused", (int)r->s.paused, "target_fp", fp[0] ? fp : NULL, "serve",
+			 (json_int_t)r->s.pin, "hold", (int)r->s.hold, "paused", (int)r->s.paused, "frozen", (int)r->frozen, "canary", report_canary(a), "target_fp", fp[0] ? fp : NULL, "serve",
 			 report_peer(act_serve_status(a), r->serve_up), "learn", report_peer(act_learn_status(a), r->learn_up), "domains",
 			 w ? watch_domains(w) : json_object(), "last_event", report_text(act_last_event(a)), "audit", audit ? audit_status(audit) : json_null(), "watch",
 			 w ? watch_kafka(w) : json_null());

@@ -152,5 +152,6 @@ void rollout_done(struct rollout *r);
 /* -ENOMEM (RO_SUBMITTED only): nothing changed. */
 int MUSTCHECK rollout_apply(struct rollout *r, const struct ro_event *ev, struct ro_actions *ret);
 struct version_entry *rollout_find(const struct rollout *r, uint32_t number); /* or NULL; valid until the next submit */
+bool rollout_unproven(const struct rollout *r, uint32_t number); /* no replay could judge it: the canary has to */
 /* Where a rollback would go now; 0 = no draft. */
 uint32_t rollout_back_to(const struct rollout *r);

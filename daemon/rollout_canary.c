@@ -18,6 +18,11 @@ bool ro_unproven(const struct version_entry *v)
 	return v && !strncmp(v->reason, no_replay, sizeof no_replay - 1);
 }
 
+bool rollout_unproven(const struct rollout *r, uint32_t number)
+{
+	return ro_unproven(rollout_find(r, number));
+}
+
 void ro_server_canary(struct rollout *r, uint32_t version, uint32_t permille, const char *salt)
 {
 	r->serve_canary = version;

@@ -7,7 +7,7 @@
  * becomes a candidate; a .gone folder was on its way out. No file is judged by its
  * content here except that a version must have a manifest that reads.
  */
-#include "daemon/store.h"
+#include "daemon/store_inside.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,11 +18,6 @@
 #include <unistd.h>
 #include "daemon/base/clock.h"
 #include "daemon/base/fs.h"
-
-struct store {
-	char path[400];
-	int lock_fd;
-};
 
 const char *store_path(const struct store *s)
 {
@@ -330,53 +325,4 @@ json_t *store_read_json(const struct store *s, uint32_t number, const char *file
 	j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
 	free(text);
 	return j;
-}
-
-static bool store_held(const struct store_state *st, const struct version_entry *v)
-{
-	return v->number == st->live || v->number == st->previous || v->number == st->base || v->number == st->pin ||
-	       v->number == st->canary.version || v->state == VS_CANDIDATE || v->state == VS_GATED || v->state == VS_CANARY;
-}
-
-int store_collect(struct store *s, struct store_state *state, int keep)
-{
-	char from[PATH_MAX], to[PATH_MAX];
-	int removed = 0, n = 0, kept[2] = {0}; /* those that were refused must not push out those one can go back to */
-
-	for (int i = state->n_versions - 1; i >= 0; i--) { /* newest first; entries that go are marked with 0 */
-		struct version_entry *v = &state->versions[i];
-		bool refused = v->state == VS_REJECTED || v->state == VS_QUARANTINED;
-
-		if (store_held(state, v) || kept[refused]++ < keep)
-			continue;
-		snprintf(from, sizeof from, "%s/versions/%u", s->path, v->number);
-		snprintf(to, sizeof to, "%s/versions/.gone-%u", s->path, v->number);
-		if (rename(from, to) < 0 && errno != ENOENT)
-			continue; /* next time */
-		v->number = 0;
-		removed++;
-	}
-	for (int i = 0; i < state->n_versions; i++)
-		if (state->versions[i].number)
-			state->versions[n++] = state->versions[i];
-	state->n_versions = n;
-	return removed;
-}
-
-void store_sweep(struct store *s)
-{
-	char path[PATH_MAX];
-	struct dirent *d;
-	DIR *dir;
-
-	snprintf(path, sizeof path, "%s/versions", s->path);
-	dir = opendir(path);
-	while (dir && (d = readdir(dir))) {
-		if (strncmp(d->d_name, ".gone-", 6))
-			continue;
-		snprintf(path, sizeof path, "%s/versions/%.64s", s->path, d->d_name);
-		store_drop(path);
-	}
-	if (dir)
-		closedir(dir);
 }

@@ -52,10 +52,16 @@ void store_taken_done(struct store_taken *t);
 int MUSTCHECK store_write_verdict(struct store *s, uint32_t number, json_t *verdict /* taken */, struct errtext *e);
 json_t *store_read_json(const struct store *s, uint32_t number, const char *file); /* new reference or NULL */
 
-/* Remove versions beyond the newest `keep` that served and the newest `keep` that were
- * refused, where no rule holds them (live, previous, base, pinned, canary, candidates,
- * gated). Their entries go from state; the caller saves it and then calls store_sweep.
+struct store_limits {
+	int keep;            /* the newest that served and as many of the newest that were refused */
+	int64_t max_age_s;   /* those made longer ago go as well; 0: never for age */
+	int64_t need_bytes;  /* then the oldest go, refused ones first, until so much is freed: store_missing */
+};
+/* What the file system lacks of `min_free` (a share of it) free bytes; 0: enough, or unknown. */
+int64_t store_missing(const struct store *s, double min_free);
+/* Remove the versions that are beyond a limit and that no rule holds (live, previous, base, pinned, canary, candidates,
+ * gated: never, whatever the disk says). Their entries go from state; the caller saves it and then calls store_sweep.
  * Returns how many. */
-int store_collect(struct store *s, struct store_state *state, int keep);
+int store_collect(struct store *s, struct store_state *state, const struct store_limits *l);
 void store_sweep(struct store *s); /* delete what collect set aside */
 void store_drop(const char *path); /* remove a folder; what resists is left for a later sweep */

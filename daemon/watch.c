@@ -80,6 +80,7 @@ void watch_take(struct watch *w, const struct round_record *r)
 		c->at = (c->at + 1) % WATCH_RECENT;
 	}
 	(void)drift_take(w->drift, r, w->said);
+	canary_take(&w->canary, r);
 	pthread_mutex_unlock(&w->lock);
 }
 
@@ -207,6 +208,26 @@ static int watch_print_kafka(struct watch *w, struct buf *out)
 			  "# HELP redraft_watch_lost_total Round records gone from the log before they were read.\n"
 			  "# TYPE redraft_watch_lost_total counter\nredraft_watch_lost_total %llu\n",
 			  (int)k->up, (long long)k->lag, watch_lag_s(k), (unsigned long long)k->lost);
+}
+
+enum canary_outcome watch_canary(struct watch *w, uint32_t version, uint32_t live, const struct canary_rules *rules, bool proven,
+				 char ret_text[static CANARY_TEXT])
+{
+	enum canary_outcome out;
+
+	pthread_mutex_lock(&w->lock);
+	if (w->canary.version != version || w->canary.live != live)
+		canary_start(&w->canary, version, live);
+	out = canary_judge(rules, &w->canary, proven, ret_text);
+	pthread_mutex_unlock(&w->lock);
+	return out;
+}
+
+void watch_canary_stop(struct watch *w)
+{
+	pthread_mutex_lock(&w->lock);
+	canary_start(&w->canary, 0, 0);
+	pthread_mutex_unlock(&w->lock);
 }
 
 struct watch_series {

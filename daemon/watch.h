@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include "daemon/base/buf.h"
+#include "daemon/canary.h"
 #include "daemon/drift.h"
 
 struct watch;
@@ -34,4 +35,8 @@ int watch_drift(struct watch *w, char ret_text[static DRIFT_TEXT]);
 json_t *watch_kafka(struct watch *w);
 /* The next sentence about Kafka that was not yet fetched; false = none. */
 bool watch_said(struct watch *w, char *ret, size_t size);
+/* What is seen of the canary so far; the counting begins when this version and live are first asked about together. */
+enum canary_outcome watch_canary(struct watch *w, uint32_t version, uint32_t live, const struct canary_rules *rules, bool proven,
+				 char ret_text[static CANARY_TEXT]);
+void watch_canary_stop(struct watch *w);
 int MUSTCHECK watch_print(struct watch *w, struct buf *out); /* for /metrics */

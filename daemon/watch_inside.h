@@ -41,6 +41,7 @@ struct watch {
 	int n_domains;
 	uint64_t bad, stamp;
 	struct drift *drift;  /* owned */
+	struct canary canary;
 	char said[DRIFT_TEXT]; /* by drift, not yet fetched */
 	struct watch_kafka kafka;
 	char *brokers, *topic, *conf; /* owned */

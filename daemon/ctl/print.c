@@ -69,6 +69,7 @@ static void print_records(FILE *out, const json_t *learn, const json_t *watch)
 void print_status(FILE *out, const json_t *params)
 {
 	const json_t *serve = json_object_get(params, "serve"), *learn = json_object_get(params, "learn");
+	const json_t *canary = json_object_get(params, "canary");
 	bool held = json_is_true(json_object_get(params, "hold"));
 
 	fputs("drafts   ", out);
@@ -79,6 +80,11 @@ void print_status(FILE *out, const json_t *params)
 	if (num(params, "pin") || held)
 		fprintf(out, "rollout  %s%s\n", num(params, "pin") ? "live is pinned" : "",
 			held ? (num(params, "pin") ? ", promotions are held" : "promotions are held (release or promote ends that)") : "");
+	if (num(canary, "version"))
+		fprintf(out, "canary   version %lld, %.4g %% of the conversations since %s: %s\n", num(canary, "version"),
+			(double)num(canary, "permille") / 10, str(canary, "since"), str(canary, "seen"));
+	if (json_is_true(json_object_get(params, "frozen")))
+		fputs("freeze   nothing goes live now (rollout.freeze)\n", out);
 	if (json_is_true(json_object_get(serve, "up")))
 		fprintf(out, "server   up, %s, live %lld, %lld running, %lld waiting\n", str(serve, "model"), num(serve, "live"),
 			num(serve, "running"), num(serve, "waiting"));

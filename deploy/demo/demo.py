@@ -80,6 +80,7 @@ class Demo:
                             "--serve_socket", self.sockets["serve"], "--learn_socket", self.sockets["learn"],
                             "--rollout.interval_s", self.interval(), "--rollout.first_min_al", self.first_min_al(), "--gate.retry_s", 5,
                             "--gate.alpha", 0.2, "--gate.margin", 0.08, "--gate.min_requests", 6,
+                            "--canary.steps", "300", "--canary.step_s", 5,
                             "--listen_metrics", f"127.0.0.1:{free_port()}")
         wait_until("it answered", 20, lambda: varlink.try_call(self.sockets["daemon"], "io.redraft.Daemon.Status"), daemon)
         if self.start == "base":

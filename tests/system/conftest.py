@@ -107,7 +107,7 @@ class Stack:
     def start_daemon(self, brokers="", **flags):
         flags = {k.replace("__", "."): v for k, v in flags.items()}
         base = {"store": self.store, "run_dir": self.dir / "daemon", "serve_socket": self.socket("serve"), "learn_socket": self.socket("learn"),
-                "listen_metrics": self.metrics}
+                "listen_metrics": self.metrics, "canary.steps": ""}
         if brokers:
             base["brokers"] = brokers
         child = self.start("daemon", "redraftd", {**base, **flags})

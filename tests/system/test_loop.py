@@ -9,7 +9,8 @@ import client
 from conftest import poll
 
 # A toy target's text is near random, so the gate may stay undecided about later versions; the first is let in.
-DAEMON = {"rollout__interval_s": 1, "rollout__first_min_al": 1.0, "gate__min_requests": 4, "gate__retry_s": 0.5}
+DAEMON = {"rollout__interval_s": 1, "rollout__first_min_al": 1.0, "gate__min_requests": 4, "gate__retry_s": 0.5,
+          "canary__steps": "500", "canary__step_s": 2}
 LEARN = {"train__draft_vocab": 256, "publish__interval_s": 2, "publish__min_steps": 4, "train__ttt_steps": 5, "init__min_tokens": 3000}
 
 

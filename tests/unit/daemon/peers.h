@@ -17,7 +17,8 @@ struct peers {
 	pthread_mutex_t lock;
 	/* server: books, then knobs */
 	uint64_t generation;
-	uint32_t live, previous, loaded[16];
+	uint32_t live, previous, canary, permille, loaded[16];
+	char salt[33];
 	int n_loaded, n_loads, n_activations;
 	char source[16];
 	bool wrong_sha, hold_loads, refuse_activate, forget_loads;
@@ -25,7 +26,7 @@ struct peers {
 	uint32_t held_version;
 	/* learner: books, then knobs */
 	char verdicts[64][48]; /* "3 accepted" */
-	int n_verdicts, n_evaluations;
+	int n_verdicts, n_evaluations, n_pauses, n_resumes, n_canaries;
 	uint32_t rebased;
 	int pairs;      /* -1: NotEnough */
 	double gain;
@@ -45,9 +46,9 @@ static void peers_serve_status(void *ctx, struct rpc_call *call, json_t *params)
 
 	(void)params;
 	pthread_mutex_lock(&p->lock);
-	rpc_reply(call, json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:i, s:[]}", "target_fp", FIXTURE_TARGET, "model", "toy",
+	rpc_reply(call, json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:i, s:[], s:{s:I, s:I, s:s}}", "target_fp", FIXTURE_TARGET, "model", "toy",
 				  "generation", (json_int_t)p->generation, "live", (json_int_t)p->live, "previous",
-				  (json_int_t)p->previous, "source", p->source, "running", 1, "waiting", 0, "slots"));
+				  (json_int_t)p->previous, "source", p->source, "running", 1, "waiting", 0, "slots", "canary", "version", (json_int_t)p->canary, "permille", (json_int_t)p->permille, "salt", p->salt));
 	pthread_mutex_unlock(&p->lock);
 }
 
@@ -113,11 +114,32 @@ static void peers_activate(void *ctx, struct rpc_call *call, json_t *params)
 	} else {
 		p->previous = p->live;
 		p->live = version;
+		p->canary = p->permille = 0;
+		p->salt[0] = 0;
 		p->generation++;
 		p->n_activations++;
 		snprintf(p->source, sizeof p->source, "%s", source ? source : "daemon");
 		rpc_reply(call, json_pack("{s:I, s:I, s:I}", "generation", (json_int_t)p->generation, "live", (json_int_t)p->live,
 					  "previous", (json_int_t)p->previous));
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+static void peers_canary(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct peers *p = ctx;
+	uint32_t version = (uint32_t)json_integer_value(json_object_get(params, "version"));
+	const char *salt = json_string_value(json_object_get(params, "salt"));
+
+	pthread_mutex_lock(&p->lock);
+	if (version && !peers_has(p, version)) {
+		rpc_error(call, "io.redraft.BadVersion", "version %u is not loaded", version);
+	} else {
+		p->canary = version;
+		p->permille = (uint32_t)json_integer_value(json_object_get(params, "permille"));
+		snprintf(p->salt, sizeof p->salt, "%s", salt ? salt : "");
+		p->n_canaries++;
+		rpc_reply(call, json_pack("{s:I}", "generation", (json_int_t)p->generation));
 	}
 	pthread_mutex_unlock(&p->lock);
 }
@@ -183,9 +205,31 @@ static void peers_rebase(void *ctx, struct rpc_call *call, json_t *params)
 	rpc_reply(call, NULL);
 }
 
+static void peers_pause(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct peers *p = ctx;
+
+	(void)params;
+	pthread_mutex_lock(&p->lock);
+	p->n_pauses++;
+	pthread_mutex_unlock(&p->lock);
+	rpc_reply(call, NULL);
+}
+
+static void peers_resume(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct peers *p = ctx;
+
+	(void)params;
+	pthread_mutex_lock(&p->lock);
+	p->n_resumes++;
+	pthread_mutex_unlock(&p->lock);
+	rpc_reply(call, NULL);
+}
+
 static const struct rpc_method peers_serve_methods[] = {
 	{"io.redraft.Serve.Status", RPC_STATUS, peers_serve_status}, {"io.redraft.Serve.Load", RPC_CONTROL, peers_load},
-	{"io.redraft.Serve.Activate", RPC_CONTROL, peers_activate},  {"io.redraft.Serve.Unload", RPC_CONTROL, peers_unload},
+	{"io.redraft.Serve.Canary", RPC_CONTROL, peers_canary}, {"io.redraft.Serve.Activate", RPC_CONTROL, peers_activate},  {"io.redraft.Serve.Unload", RPC_CONTROL, peers_unload},
 	{NULL, RPC_STATUS, NULL},
 };
 static const struct rpc_method peers_learn_methods[] = {
@@ -193,6 +237,8 @@ static const struct rpc_method peers_learn_methods[] = {
 	{"io.redraft.Learn.Evaluate", RPC_CONTROL, peers_evaluate},
 	{"io.redraft.Learn.Verdict", RPC_CONTROL, peers_verdict},
 	{"io.redraft.Learn.Rebase", RPC_CONTROL, peers_rebase},
+	{"io.redraft.Learn.PauseTraining", RPC_CONTROL, peers_pause},
+	{"io.redraft.Learn.ResumeTraining", RPC_CONTROL, peers_resume},
 	{NULL, RPC_STATUS, NULL},
 };
 

@@ -1,6 +1,7 @@
 /* The daemon whole, over its sockets, with a server and a learner that keep books:
  * submit, gate, load, compare, activate; rollback at any moment; restarts and crashes
- * on the way converge; nobody has to be there.
+ * on the way converge; nobody has to be there. A canary is begun, judged by round records, promoted or taken back, and a crash
+ * in it converges too; an alarm holds and pauses until a release, over a restart.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,12 +11,15 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <cmocka.h>
-#include "daemon/act.h"
+#include "daemon/act_canary.h"
+#include "daemon/act_inside.h"
 #include "daemon/admin.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "daemon/base/metrics.h"
 #include "tests/unit/daemon/books.h"
+#include "daemon/watch.h"
+#include "schemas/round.h"
 #include "tests/unit/daemon/peers.h"
 
 struct daemon {
@@ -25,6 +29,8 @@ struct daemon {
 	struct act *act;
 	struct admin *admin;
 	struct books books;
+	struct watch *watch;       /* without a broker: the test brings the records */
+	struct loop_timer *second; /* a short one */
 	struct act_options o;
 	char serve[PATH_MAX], learn[PATH_MAX], store[PATH_MAX];
 	bool running;
@@ -33,8 +39,17 @@ struct daemon {
 static struct peers peers;
 static struct daemon d;
 
+static void daemon_second(void *arg)
+{
+	(void)arg;
+	act_canary(d.act, d.watch);
+	loop_timer_set(d.second, 20000);
+}
+
 static void daemon_build(void)
 {
+	const struct watch_options wo = {.brokers = ""};
+
 	struct errtext e = {.text = ""};
 
 	snprintf(d.serve, sizeof d.serve, "%s/serve/control.sock", fixture_dir);
@@ -49,6 +64,9 @@ static void daemon_build(void)
 	    admin_new(&(struct admin_options){.loop = d.loop, .run_dir = fixture_path("daemon"), .learn_socket = d.learn, .act = d.act,
 					      .audit = d.books.audit, .news = d.books.news}, &d.admin, &e))
 		fail_msg("%s", e.text);
+	if (watch_new(&wo, &d.watch, &e) || loop_timer_new(d.loop, daemon_second, NULL, &d.second))
+		fail_msg("%s", e.text);
+	loop_timer_set(d.second, 20000);
 }
 
 static void *daemon_run(void *arg)
@@ -76,8 +94,10 @@ static void daemon_stop(void)
 		return;
 	assert_int_equal(loop_post(d.loop, daemon_stop_now, d.loop), 0);
 	pthread_join(d.thread, NULL);
+	loop_timer_free(d.second);
 	act_free(d.act);
 	admin_free(d.admin);
+	watch_free(d.watch);
 	books_close(&d.books);
 	loop_free(d.loop);
 	metrics_free(d.metrics);
@@ -91,7 +111,7 @@ static int setup(void **state)
 	fixture_make();
 	d = (struct daemon){.o = {.gate = {.min_requests = 8, .alpha = 0.05, .clip = 0.5, .first_min_al = 1.2},
 				  .rules = {.interval_us = 0, .max_wait_us = 3600000000u, .retry_us = 50000, .rejects_to_rebase = 3},
-				  .gate_k = 5, .keep = 8, .poll_us = 30000}};
+				  .gate_k = 5, .limits = {.keep = 8}, .poll_us = 30000}};
 	peers_start(&peers);
 	return 0;
 }
@@ -560,6 +580,113 @@ static void crash_at(const char *point)
 	daemon_start();
 }
 
+static void served(uint32_t version, uint32_t accepted, int n)
+{
+	struct round_record r = {.version = version, .last = true, .k = 1, .rounds = 10, .proposed = {10}, .accepted = {accepted}};
+
+	usleep(60000); /* the counting begins with the second after the canary did */
+	for (int i = 0; i < n; i++)
+		watch_take(d.watch, &r);
+}
+
+static void with_steps(uint64_t step_us)
+{
+	d.o.rules.n_steps = 2;
+	d.o.rules.permille[0] = 50;
+	d.o.rules.permille[1] = 250;
+	d.o.rules.step_us = step_us;
+	d.o.canary = canary_defaults;
+	d.o.canary.requests = 40;
+}
+
+static json_int_t of_canary(const char *key)
+{
+	json_t *out = must("Status", NULL);
+	json_int_t v = json_integer_value(json_object_get(json_object_get(out, "canary"), key));
+
+	json_decref(out);
+	return v;
+}
+
+static void a_canary_is_judged_by_what_it_serves(void **state)
+{
+	char salt[33];
+
+	(void)state;
+	with_steps(10000000);
+	both_on();
+	daemon_start();
+	submit("s1", 0.1f, 0);
+	WAIT_FOR(of_canary("permille") == 50);
+	served(1, 5, 40);
+	served(0, 0, 40);
+	WAIT_FOR(of_canary("permille") == 250);
+	assert_int_equal(peers.live, 0);
+	served(1, 5, 40);
+	served(0, 0, 40);
+	WAIT_FOR(field("live") == 1);
+	assert_int_equal(of_canary("version"), 0);
+	submit("s2", 0.2f, 1);
+	WAIT_FOR(peers.canary == 2);
+	memcpy(salt, peers.salt, sizeof salt);
+	/* the server dies and comes back without it */
+	peers_post(&peers, peers_serve_off);
+	usleep(100000);
+	pthread_mutex_lock(&peers.lock);
+	peers.canary = peers.permille = 0;
+	peers.n_loaded = 1;
+	peers.loaded[0] = 1;
+	pthread_mutex_unlock(&peers.lock);
+	peers_post(&peers, peers_serve_on);
+	WAIT_FOR(peers.canary == 2);
+	assert_string_equal(peers.salt, salt);
+	served(2, 0, 40); /* it gives nothing */
+	served(1, 5, 40);
+	WAIT_FOR(state_is(2, "quarantined"));
+	WAIT_FOR(peers.canary == 0);
+	WAIT_FOR(peers_was_told(&peers, "2 quarantined") && peers.rebased == 1);
+	assert_int_equal(peers.live, 1);
+}
+
+static void an_alarm_holds_until_release(void **state)
+{
+	(void)state;
+	both_on();
+	daemon_start();
+	live_up_to(1);
+	daemon_stop();
+	daemon_build();
+	act_alarm(d.act, "decay: it is not what it was");
+	assert_int_equal(pthread_create(&d.thread, NULL, daemon_run, NULL), 0);
+	d.running = true;
+	WAIT_FOR(peers.n_pauses == 1);
+	submit("s2", 0.2f, 1);
+	WAIT_FOR(state_is(2, "gated"));
+	daemon_stop();
+	daemon_start(); /* it is remembered */
+	assert_string_equal(act_decay(d.act), "decay: it is not what it was");
+	usleep(150000);
+	assert_int_equal(field("live"), 1);
+	json_decref(must("Release", NULL));
+	WAIT_FOR(peers.n_resumes == 1);
+	WAIT_FOR(field("live") == 2);
+	assert_string_equal(act_decay(d.act), "");
+}
+
+/* Killed when a share of the traffic has moved and the state does not know: it is ended, and begun anew. */
+static void a_crash_in_a_canary_converges(void **state)
+{
+	(void)state;
+	with_steps(50000);
+	both_on();
+	crash_at("act-canaried");
+	assert_int_equal(peers.canary, 1);
+	WAIT_FOR(field("live") == 1);
+	assert_int_equal(peers.n_canaries, 4); /* before the crash, none, 50, 250 */
+	assert_int_equal(peers.canary, 0);
+	WAIT_FOR(peers_was_told(&peers, "1 accepted"));
+}
+
 static void crashes_converge(void **state)
 {
 	static const char *const points[] = {"act-activated", "store-named", "store-saved"};
@@ -585,6 +712,7 @@ int main(void)
 		T(a_retry_is_harmless), T(rollback_while_loading), T(rollback_loads_what_is_not_there),
 		T(a_full_disk_does_not_stop_rollback), T(nobody_is_there), T(status_socket_only_reads), T(pin_and_promote),
 		T(a_restart_goes_on), T(an_override_is_taken_over), T(crashes_converge),
+		T(a_canary_is_judged_by_what_it_serves), T(an_alarm_holds_until_release), T(a_crash_in_a_canary_converges),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <cmocka.h>
 #include "tests/unit/daemon/fixture.h"
 #include "daemon/store.h"
@@ -254,7 +257,7 @@ static void collection_keeps_what_is_held(void **state)
 	o.st.previous = 2;
 	o.st.versions[1].state = VS_PREVIOUS;
 	o.st.versions[4].state = VS_GATED;
-	assert_int_equal(store_collect(o.s, &o.st, 3), 5); /* 1 2 3 5 held, 10 11 12 newest */
+	assert_int_equal(store_collect(o.s, &o.st, &(struct store_limits){.keep = 3}), 5); /* 1 2 3 5 held, 10 11 12 newest */
 	assert_int_equal(store_save(o.s, &o.st, &e), 0);
 	assert_int_equal(access(fixture_path("store/versions/.gone-4"), F_OK), 0);
 	store_sweep(o.s);
@@ -270,15 +273,60 @@ static void collection_keeps_what_is_held(void **state)
 	}
 	assert_int_equal(o.st.next_number, 13); /* numbers are never used again */
 	o.st.versions[4].state = VS_REJECTED; /* counted apart: 10 is not what has to go for it */
-	assert_int_equal(store_collect(o.s, &o.st, 2), 0);
+	assert_int_equal(store_collect(o.s, &o.st, &(struct store_limits){.keep = 2}), 0);
 	o.st.versions[4].state = VS_RETIRED;
 	/* a crash between the rename and the state: finished at the next start, not quarantined */
-	assert_int_equal(store_collect(o.s, &o.st, 2), 1);
+	assert_int_equal(store_collect(o.s, &o.st, &(struct store_limits){.keep = 2}), 1);
 	close_store(&o);
 	open_store(&o);
 	assert_int_equal(o.found.removed, 1);
 	assert_int_equal(o.found.lost, 0);
 	assert_int_equal(o.st.n_versions, 6);
+	close_store(&o);
+}
+
+/* By age, and when the disk is nearly full: refused ones first, then the oldest; what is held stays whatever the disk says. */
+static void age_and_disk_take_what_is_not_held(void **state)
+{
+	struct opened o;
+	struct errtext e = {.text = ""};
+	struct store_limits l = {.keep = 100, .max_age_s = 3600};
+	char name[64];
+
+	(void)state;
+	open_store(&o);
+	for (int i = 1; i <= 8; i++) {
+		snprintf(name, sizeof name, "v%d", i);
+		assert_int_equal(submit(&o, fixture_submission(name, (float)i / 16, 0, NULL, NULL), &e), 0);
+		o.st.versions[i - 1].state = i == 6 ? VS_REJECTED : VS_RETIRED;
+		if (i <= 3) { /* made two hours ago */
+			struct timespec old[2] = {{.tv_sec = time(NULL) - 7200}, {.tv_sec = time(NULL) - 7200}};
+
+			snprintf(name, sizeof name, "store/versions/%d/manifest.json", i);
+			assert_int_equal(utimensat(AT_FDCWD, fixture_path(name), old, 0), 0);
+		}
+	}
+	o.st.base = 1;
+	o.st.live = 8;
+	o.st.versions[7].state = VS_LIVE;
+	o.st.previous = 7;
+	o.st.versions[6].state = VS_PREVIOUS;
+	o.st.pin = 0;
+	assert_int_equal(store_collect(o.s, &o.st, &l), 2); /* 2 and 3; 1 is the base */
+	assert_int_equal(o.st.versions[1].number, 4);
+	l.need_bytes = 1;
+	assert_int_equal(store_collect(o.s, &o.st, &l), 1);
+	assert_int_equal(o.st.n_versions, 5); /* 6 went: 1 4 5 7 8 are left */
+	assert_int_equal(o.st.versions[2].number, 5);
+	assert_int_equal(store_collect(o.s, &o.st, &l), 1);
+	assert_int_equal(o.st.versions[1].number, 5);
+	l.need_bytes = INT64_MAX;
+	assert_int_equal(store_collect(o.s, &o.st, &l), 1);
+	assert_int_equal(store_collect(o.s, &o.st, &l), 0);
+	assert_int_equal(o.st.n_versions, 3);
+	assert_int_equal(o.st.versions[1].number, 7);
+	assert_int_equal(store_missing(o.s, 0), 0);
+	assert_true(store_missing(o.s, 0.999999) > 0);
 	close_store(&o);
 }
 
@@ -350,7 +398,7 @@ int main(void)
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(a_submission_becomes_a_version), T(what_does_not_fit_is_refused), T(verdicts_are_written_once),
-		T(a_crash_leaves_old_or_new), T(collection_keeps_what_is_held), T(missing_files_are_noticed), T(an_unreadable_folder_takes_a_number), T(one_daemon_a_store),
+		T(a_crash_leaves_old_or_new), T(collection_keeps_what_is_held), T(age_and_disk_take_what_is_not_held), T(missing_files_are_noticed), T(an_unreadable_folder_takes_a_number), T(one_daemon_a_store),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

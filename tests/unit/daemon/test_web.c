@@ -71,7 +71,7 @@ static int setup(void **state)
 	memset(&d, 0, sizeof d);
 	assert_int_equal(loop_new(&d.loop), 0);
 	d.metrics = metrics_new();
-	if (act_new(d.loop, &(struct act_options){.store = store, .serve_socket = serve, .learn_socket = learn, .gate_k = 5, .keep = 8, .poll_us = 30000,
+	if (act_new(d.loop, &(struct act_options){.store = store, .serve_socket = serve, .learn_socket = learn, .gate_k = 5, .limits = {.keep = 8}, .poll_us = 30000,
 						  .gate = {.min_requests = 8, .alpha = 0.05, .clip = 0.5, .first_min_al = 1.2},
 						  .rules = {.max_wait_us = 3600000000u, .retry_us = 50000, .rejects_to_rebase = 3}},
 		    d.metrics, &d.act, &e) ||
