@@ -3,6 +3,11 @@
  * Level and spread are running ones over all requests of the stream so far (Welford), so the
  * longer it has been quiet the surer they are; a fall then moves them little before it is
  * found. While an alarm stands they are frozen: what is compared with must not follow the fall.
+ *
+ * Under draft.mode auto the server itself picks how deep and wide it drafts, and accept length moves with that. So a request is judged by position, over
+ * its chain rounds: how much more was accepted, summed over the positions that were proposed for, than the stream's own acceptance at those positions
+ * says, added to the stream's level. A request with fewer chain rounds than usual is the noisier witness and weighs less, as if its spread were all
+ * chance within it.
  */
 #include "daemon/drift.h"
 #include <math.h>
@@ -30,6 +35,7 @@ struct stream {
 	float recent[DRIFT_RECENT];
 	int64_t n_recent;
 	double proposed_at[FLAT_POSITIONS], accepted_at[FLAT_POSITIONS]; /* decaying */
+	double level_proposed[ROUND_MAX_K], level_accepted[ROUND_MAX_K]; /* of chain rounds, all of them so far */
 	uint64_t adwin_alarms, kswin_alarms;
 	struct adwin adwin;
 	struct kswin kswin;
@@ -127,6 +133,45 @@ static void count_positions(struct stream *s, const struct round_record *r)
 	}
 }
 
+static double chain_proposed(const struct round_record *r, int i)
+{
+	return (double)(r->proposed[i] - r->tree_proposed[i]);
+}
+
+static double chain_accepted(const struct round_record *r, int i)
+{
+	return (double)(r->accepted[i] - r->tree_accepted[i]);
+}
+
+/* The request's accept length, had it been drafted as its stream was at first. Its chain rounds are at least one. */
+static double at_first_shape(const struct stream *s, const struct round_record *r)
+{
+	double rounds = chain_proposed(r, 0), off = 0, own = 1;
+
+	for (int i = 0; i < ROUND_MAX_K && chain_proposed(r, i) > 0; i++) {
+		if (s->level_proposed[i] > 0)
+			off += chain_accepted(r, i) - s->level_accepted[i] / s->level_proposed[i] * chain_proposed(r, i);
+		own += chain_accepted(r, i) / rounds;
+	}
+	return s->n ? s->mean + off / rounds : own;
+}
+
+/* 1 for a request of the usual number of chain rounds or more. */
+static double weight_of(const struct stream *s, const struct round_record *r)
+{
+	double usual = s->n ? s->level_proposed[0] / (double)s->n : 0, n = chain_proposed(r, 0);
+
+	return n < usual ? sqrt(n / usual) : 1;
+}
+
+static void learn_level(struct stream *s, const struct round_record *r)
+{
+	for (int i = 0; i < ROUND_MAX_K; i++) {
+		s->level_proposed[i] += chain_proposed(r, i);
+		s->level_accepted[i] += chain_accepted(r, i);
+	}
+}
+
 static int say(const struct stream *s, int what, char *ret_text)
 {
 	if (what > 0)
@@ -139,7 +184,7 @@ static int say(const struct stream *s, int what, char *ret_text)
 }
 
 /* The alarm: evidence grows by how far a request lies below the mean, less what is ignored. */
-static int judge(const struct drift *d, struct stream *s, double al, char *ret_text)
+static int judge(const struct drift *d, struct stream *s, double al, double weight, char *ret_text)
 {
 	if (s->alarm) {
 		if (s->n_recent < DRIFT_RECENT || recent_mean(s) < (s->before + s->low) / 2)
@@ -149,7 +194,7 @@ static int judge(const struct drift *d, struct stream *s, double al, char *ret_t
 		return say(s, -1, ret_text);
 	}
 	if (s->n >= d->rules.warm) {
-		double below = (s->mean - al) / spread(s);
+		double below = weight * (s->mean - al) / spread(s);
 
 		below = below > outlier ? outlier : below < -outlier ? -outlier : below;
 		s->evidence = fmax(0, s->evidence + below - d->rules.ignore);
@@ -164,27 +209,30 @@ static int judge(const struct drift *d, struct stream *s, double al, char *ret_t
 	}
 	double off = al - s->mean;
 	s->mean += off / (double)++s->n;
-	s->m2 += off * (al - s->mean);
+	s->m2 += weight * weight * off * (al - s->mean);
 	return 0;
 }
 
 int drift_take(struct drift *d, const struct round_record *r, char ret_text[static DRIFT_TEXT])
 {
-	double al = round_accept_length(r);
+	double al;
 	bool ended;
 	struct stream *s;
 
-	if (!r->version || !r->proposed[0] || !isfinite(al) || r->context_bucket < 0 || r->context_bucket > 7)
+	if (!r->version || !(chain_proposed(r, 0) > 0) || r->context_bucket < 0 || r->context_bucket > 7)
 		return 0;
 	s = find(d, r, &ended);
 	if (!s)
 		return 0;
+	al = at_first_shape(s, r);
 	s->seen = ++d->stamp;
 	s->recent[s->n_recent++ % DRIFT_RECENT] = (float)al;
 	count_positions(s, r);
 	s->adwin_alarms += adwin_take(&s->adwin, al / (r->k + 1)) == 1;
 	s->kswin_alarms += kswin_take(&s->kswin, al) == 1;
-	int what = judge(d, s, al, ret_text);
+	int what = judge(d, s, al, weight_of(s, r), ret_text);
+	if (!s->alarm)
+		learn_level(s, r);
 	if (ended && !what) {
 		(void)snprintf(ret_text, DRIFT_TEXT, "drift over: %s, context bucket %d is served by version %u now", s->domain, s->bucket, s->version);
 		return -1;

@@ -33,7 +33,7 @@ extern const struct drift_rules drift_defaults;
 int MUSTCHECK drift_new(const struct drift_rules *rules, struct drift **ret);
 struct drift *drift_free(struct drift *d);
 /* 1: alarm raised, -1: one ended; ret_text says which and from what to what, in a sentence. 0: nothing to
- * say. Records of plain decoding and records that proposed nothing are passed over. */
+ * say. Records of plain decoding and records without a chain round are passed over. */
 int drift_take(struct drift *d, const struct round_record *r, char ret_text[static DRIFT_TEXT]);
 /* 0 none, 1 one stream has fallen, 2 several, 3 more than half of the recent traffic */
 int drift_level(const struct drift *d);

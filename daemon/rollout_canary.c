@@ -138,6 +138,10 @@ static void harmed(struct rollout *r, const struct ro_event *ev, struct ro_actio
 	const char *why = ev->text ? ev->text : "";
 
 	forget(r);
+	if (r->op.phase != RO_IDLE && r->op.version == version && r->op.why != RO_WHY_BACK && r->op.why != RO_WHY_OPERATOR) {
+		ro_op_end(r); /* it may be live by the time we look: then the server is brought back */
+		ro_do(a, RO_DO_LOOK, 0);
+	}
 	if (r->op.phase == RO_IDLE && r->serve_up)
 		ro_canary_ask(r, a); /* first of all; ro_next asks again when it is not heard */
 	ro_quarantine(r, a, version, "rolled back from canary: %.110s", why);

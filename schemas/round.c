@@ -40,6 +40,15 @@ static json_t *numbers(const uint32_t *v, int n)
 	return a;
 }
 
+static bool any_tree(const struct round_record *r)
+{
+	uint32_t n = 0;
+
+	for (int i = 0; i < r->k; i++)
+		n += r->tree_proposed[i];
+	return n > 0;
+}
+
 int round_encode(struct buf *out, const struct round_record *r)
 {
 	if (r->k < 0 || r->k > ROUND_MAX_K || !isfinite(r->ttft_ms) || r->seq > INT64_MAX)
@@ -54,6 +63,11 @@ int round_encode(struct buf *out, const struct round_record *r)
 			  numbers(r->tpot_ms, ROUND_TPOT_EDGES + 1), "drops", (json_int_t)r->dropped_records);
 	if (!o)
 		return -EINVAL; /* a string is not UTF-8 (or no memory) */
+	if (any_tree(r) && (json_object_set_new(o, "tree_proposed", numbers(r->tree_proposed, r->k)) < 0 ||
+			    json_object_set_new(o, "tree_accepted", numbers(r->tree_accepted, r->k)) < 0)) {
+		json_decref(o);
+		return -ENOMEM;
+	}
 	char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
 	int rc = text ? buf_puts(out, text) : -ENOMEM;
 	free(text);
@@ -114,6 +128,9 @@ static int check_counts(const struct round_record *r, struct errtext *e)
 		if (r->proposed[i] > r->rounds || r->accepted[i] > r->proposed[i])
 			return errtext_set(e, -EINVAL, "place %d: accepted %u of %u proposed in %u rounds", i, r->accepted[i],
 					   r->proposed[i], r->rounds);
+		if (r->tree_proposed[i] > r->proposed[i] || r->tree_accepted[i] > r->accepted[i] || r->tree_accepted[i] > r->tree_proposed[i] ||
+		    r->accepted[i] - r->tree_accepted[i] > r->proposed[i] - r->tree_proposed[i])
+			return errtext_set(e, -EINVAL, "place %d: rounds that branched do not fit the counts of all", i);
 	}
 	return 0;
 }
@@ -139,6 +156,10 @@ static int decode_object(const json_t *o, struct round_record *r, struct errtext
 	r->rounds = u32(&d, "rounds");
 	array(&d, "proposed", r->proposed, r->k);
 	array(&d, "accepted", r->accepted, r->k);
+	if (json_object_get(o, "tree_proposed")) { /* absent: every round was a chain */
+		array(&d, "tree_proposed", r->tree_proposed, r->k);
+		array(&d, "tree_accepted", r->tree_accepted, r->k);
+	}
 	r->tokens = u32(&d, "tokens");
 	r->prompt_tokens = u32(&d, "prompt_tokens");
 	array(&d, "tpot_ms", r->tpot_ms, ROUND_TPOT_EDGES + 1);

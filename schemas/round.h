@@ -19,6 +19,7 @@ struct round_record {
 	uint32_t rounds;                    /* decoding rounds, those without proposals included */
 	uint32_t proposed[ROUND_MAX_K];     /* proposed[i]: rounds that proposed at position i */
 	uint32_t accepted[ROUND_MAX_K];
+	uint32_t tree_proposed[ROUND_MAX_K], tree_accepted[ROUND_MAX_K]; /* of those: in rounds whose proposals branched */
 	uint32_t tokens, prompt_tokens;
 	double ttft_ms;
 	uint32_t tpot_ms[ROUND_TPOT_EDGES + 1];

@@ -87,7 +87,7 @@ static void count_tpot(struct round_record *p, double ms, int n)
 	p->tpot_ms[bin] += (uint32_t)n;
 }
 
-void session_account(struct session *s, uint32_t version, int k, int depth, int proposed, int accepted, int n, uint64_t now)
+void session_account(struct session *s, uint32_t version, int k, int depth, int proposed, bool branches, int accepted, int n, uint64_t now)
 {
 	struct round_record *p = session_part(s, version, k);
 	p->tokens += (uint32_t)n;
@@ -102,10 +102,14 @@ void session_account(struct session *s, uint32_t version, int k, int depth, int 
 	s->stats.proposed += (uint32_t)proposed;
 	s->stats.accepted += (uint32_t)accepted;
 	s->stats.proposing_rounds += proposed > 0;
-	for (int i = 0; i < depth; i++)
+	for (int i = 0; i < depth; i++) {
 		p->proposed[i]++;
-	for (int i = 0; i < accepted; i++)
+		p->tree_proposed[i] += branches;
+	}
+	for (int i = 0; i < accepted; i++) {
 		p->accepted[i]++;
+		p->tree_accepted[i] += branches;
+	}
 	count_tpot(p, (double)(now - s->emitted_us) / 1e3 / n, n);
 }
 

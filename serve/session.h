@@ -101,6 +101,6 @@ static inline int session_left(const struct session *s)
 /* The account of one version (0 = plain): the same for as long as the version stays the same. */
 struct round_record *session_part(struct session *s, uint32_t version, int k);
 /* Enter one emission of n tokens at `now`; depth, the positions that were proposed for, and proposed are 0 when nothing was. */
-void session_account(struct session *s, uint32_t version, int k, int depth, int proposed, int accepted, int n, uint64_t now);
+void session_account(struct session *s, uint32_t version, int k, int depth, int proposed, bool branches, int accepted, int n, uint64_t now);
 /* Fill what the parts share, before they are handed to the tap. */
 void session_close_parts(struct session *s);

@@ -1,5 +1,6 @@
 /* Streams and their alarm: a fall is found and named, a recovery and a new version end it, quiet traffic
- * stays quiet, and what is no evidence is passed over. tests/bench/drift_sim.c measures how often and how soon.
+ * stays quiet, and what is no evidence is passed over. How deep and wide the server drafts is no drift: neither is
+ * an alarm raised by a change of shape, nor is a fall hidden by one. tests/bench/drift_sim.c measures how often and how soon.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -137,6 +138,56 @@ static void small_falls_and_no_evidence(void **state)
 	drift_free(d);
 }
 
+/* As draft.mode auto would have it: chains of `depth`, and among 16 rounds 15 trees, whose branches make them longer. */
+static struct round_record shaped(double p, int depth, bool trees)
+{
+	struct round_record r = {.version = 5, .domain = "auto", .k = 6, .rounds = 32};
+
+	p += 0.2 * (uniform() - 0.5);
+	for (int i = 0; i < 32; i++) {
+		bool on = true, tree = trees && i % 16;
+		for (int j = 0; j < (tree ? 6 : depth); j++) {
+			on = on && uniform() < (tree ? 1 - (1 - p) * (1 - p) : p);
+			r.proposed[j]++;
+			r.accepted[j] += on;
+			r.tree_proposed[j] += tree;
+			r.tree_accepted[j] += tree && on;
+		}
+	}
+	return r;
+}
+
+static int feed_shape(struct drift *d, double p, int depth, bool trees, int n, char *text)
+{
+	for (int i = 0; i < n; i++) {
+		struct round_record r = shaped(p, depth, trees);
+
+		if (drift_take(d, &r, text))
+			return i;
+	}
+	return -1;
+}
+
+static void a_change_of_shape_is_no_drift(void **state)
+{
+	static const struct { int depth; bool trees; } to[] = {{1, false}, {2, false}, {5, true}, {2, true}};
+	char text[DRIFT_TEXT] = "";
+
+	(void)state;
+	for (size_t i = 0; i < sizeof to / sizeof *to; i++)
+		for (int back = 0; back < 2; back++) {
+			struct drift *d = fresh();
+			int at;
+
+			assert_int_equal(feed_shape(d, 0.5, back ? to[i].depth : 5, back && to[i].trees, 1500, text), -1);
+			assert_int_equal(feed_shape(d, 0.5, back ? 5 : to[i].depth, !back && to[i].trees, 1500, text), -1);
+			assert_int_equal(drift_level(d), 0);
+			at = feed_shape(d, 0.3, back ? 5 : to[i].depth, !back && to[i].trees, 600, text); /* and a fall is one all the same */
+			assert_in_range(at, 5, 500);
+			drift_free(d);
+		}
+}
+
 static void bounded(void **state)
 {
 	struct drift *d = fresh();
@@ -163,6 +214,7 @@ int main(void)
 		cmocka_unit_test(found_named_and_over),
 		cmocka_unit_test(a_new_version_starts_anew),
 		cmocka_unit_test(small_falls_and_no_evidence),
+		cmocka_unit_test(a_change_of_shape_is_no_drift),
 		cmocka_unit_test(bounded),
 	};
 

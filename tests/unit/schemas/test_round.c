@@ -28,6 +28,8 @@ static struct round_record sample(void)
 		.rounds = 10,
 		.proposed = {9, 9, 8},
 		.accepted = {6, 4, 2},
+		.tree_proposed = {5, 5, 4},
+		.tree_accepted = {4, 3, 2},
 		.tokens = 22,
 		.prompt_tokens = 900,
 		.ttft_ms = 123.25,
