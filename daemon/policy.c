@@ -6,7 +6,7 @@
 int policy_steps(const char *text, struct rollout_rules *ret, struct errtext *e)
 {
 	const char *at = text + strspn(text, " ");
-	uint32_t permille[RO_MAX_STEPS];
+	uint32_t permille[RO_MAX_STEPS] = {0};
 	int n = 0;
 
 	while (*at) {

@@ -35,7 +35,7 @@ static void check(const struct rollout *r, const struct rollout *before, const s
 		assert_int_equal(state_of(r, r->s.canary.version), VS_CANARY);
 		assert_true(r->s.canary.permille && r->s.canary.salt[0] && !r->s.pin && !r->s.hold);
 	}
-	assert_true(!r->s.alarm[0] || r->s.hold || before->s.hold != r->s.hold || !before->s.hold); /* only an operator goes on under an alarm */
+	assert_true(!r->s.alarm[0] || before->s.alarm[0] || r->s.hold); /* an alarm holds */
 	if (r->s.live)
 		assert_int_equal(state_of(r, r->s.live), VS_LIVE);
 	if (r->s.previous)
