@@ -58,8 +58,8 @@ struct attn_seq {
 };
 
 /* What the target says at n rows, restricted to the draft vocabulary and
- * renormalised there. ids NULL: dense, K == V_d, column = draft id. Otherwise K
- * draft ids a row, p 0 where fewer. */
+ * renormalised there. ids NULL: dense, K == V_d, column = draft id, p in device memory.
+ * Otherwise K draft ids a row, p 0 where fewer; all of it in host memory, as mass always is. */
 struct teacher {
 	int n, K;
 	const uint32_t *ids; /* [n,K] draft ids, or NULL */

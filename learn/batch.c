@@ -3,7 +3,9 @@
  * Generated rows carry the target's top-K over the whole vocabulary: what of it
  * lies in the draft vocabulary is renormalised there. Prompt rows carry the
  * final state z: logits are the frozen head times z, y their argmax, Q the
- * softmax of the TEACHER_K largest of the draft vocabulary.
+ * softmax of the TEACHER_K largest of the draft vocabulary, or (whole_teacher) of
+ * all of it: then z itself goes to the trainer, which makes Q a chunk at a time.
+ * mass is the probability that Q was renormalised from.
  */
 #include "learn/batch.h"
 
@@ -40,13 +42,17 @@ void batcher_trim(struct batcher *b)
 	free(b->y);
 	free(b->features);
 	free(b->t_p);
+	free(b->mass);
 	free(b->weight);
+	free(b->state_z);
+	free(b->state_row);
 	free(b->mask);
 	free(b->in_vocab);
 	b->ids = b->t_ids = b->y = NULL;
-	b->features = b->t_p = b->weight = NULL;
+	b->features = b->t_p = b->mass = b->weight = b->state_z = NULL;
+	b->state_row = NULL;
 	b->mask = b->in_vocab = NULL;
-	b->cap = 0;
+	b->cap = b->cap_z = 0;
 }
 
 void batcher_done(struct batcher *b)
@@ -108,15 +114,20 @@ static int reserve(struct batcher *b, int n, int H3)
 	real *p = realloc(b->t_p, k * TEACHER_K * sizeof *p);
 	if (p)
 		b->t_p = p;
-	real *w = realloc(b->weight, k * sizeof *w);
+	real *mass = realloc(b->mass, k * sizeof *mass), *w = realloc(b->weight, k * sizeof *w);
+	if (mass)
+		b->mass = mass;
 	if (w)
 		b->weight = w;
+	int32_t *rows = realloc(b->state_row, k * sizeof *rows);
+	if (rows)
+		b->state_row = rows;
 	uint8_t *m = realloc(b->mask, k), *v = realloc(b->in_vocab, k);
 	if (m)
 		b->mask = m;
 	if (v)
 		b->in_vocab = v;
-	if (!ids || !t_ids || !y || !f || !p || !w || !m || !v)
+	if (!ids || !t_ids || !y || !f || !p || !mass || !w || !rows || !m || !v)
 		return -ENOMEM;
 	b->cap = n;
 	return 0;
@@ -139,6 +150,7 @@ static void teach_from_topk(struct batcher *b, int t, const uint32_t *ids, const
 	}
 	b->y[t] = ids[0];
 	b->in_vocab[t] = sum > 0 && b->draft_of[ids[0]] >= 0;
+	b->mass[t] = (real)(sum < 1 ? sum : 1);
 	for (int i = 0; i < n && sum > 0; i++)
 		p[i] = (real)(p[i] / sum);
 }
@@ -149,7 +161,7 @@ static int teach_from_hidden(struct batcher *b, const struct joined *j, const in
 	const struct ops *o = b->d->ops;
 	int H = b->fz->H, V = b->fz->V, K = b->V_d < TEACHER_K ? b->V_d : TEACHER_K;
 	real *host = malloc((size_t)CHUNK * (size_t)H * sizeof *host);
-	float *vals = malloc((size_t)CHUNK * TEACHER_K * sizeof *vals);
+	float *vals = malloc((size_t)CHUNK * TEACHER_K * sizeof *vals), lse[CHUNK], lse_d[CHUNK];
 	uint32_t *ids = malloc((size_t)CHUNK * TEACHER_K * sizeof *ids), *y = malloc(CHUNK * sizeof *y);
 	int r = host && vals && ids && y ? 0 : -ENOMEM;
 	for (int at = 0; at < m && !r; at += CHUNK) {
@@ -161,11 +173,11 @@ static int teach_from_hidden(struct batcher *b, const struct joined *j, const in
 		if (!r)
 			r = o->linear(b->d, b->logits, V, &b->head, b->z, H, c, false);
 		if (!r)
-			r = o->topk(b->d, y, vals, NULL, b->logits, V, c, V, 1);
+			r = o->topk(b->d, y, vals, lse, b->logits, V, c, V, 1);
 		if (!r)
 			r = o->linear(b->d, b->logits, b->V_d, &b->head_d, b->z, H, c, false);
 		if (!r)
-			r = o->topk(b->d, ids, vals, NULL, b->logits, b->V_d, c, b->V_d, K);
+			r = o->topk(b->d, ids, vals, lse_d, b->logits, b->V_d, c, b->V_d, K);
 		for (int i = 0; i < c && !r; i++) {
 			int t = rows[at + i];
 			const float *v = vals + (size_t)i * (size_t)K;
@@ -178,6 +190,7 @@ static int teach_from_hidden(struct batcher *b, const struct joined *j, const in
 			}
 			b->y[t] = y[i];
 			b->in_vocab[t] = b->draft_of[y[i]] >= 0;
+			b->mass[t] = (real)exp((b->whole_teacher ? (double)lse_d[i] : (double)v[0] + log(sum)) - (double)lse[i]);
 		}
 	}
 	free(host);
@@ -204,6 +217,7 @@ static int teach(struct batcher *b, const struct joined *j, int row0, int n, int
 	memset(b->mask, 0, (size_t)n);
 	memset(b->in_vocab, 0, (size_t)n);
 	memset(b->y, 0, (size_t)n * sizeof *b->y);
+	memset(b->mass, 0, (size_t)n * sizeof *b->mass);
 	for (int t = lead; t < n && row0 + t + 1 < j->n; t++) { /* nobody recorded what follows the run's last row's next token */
 		int next = row0 + t + 1;
 		if (!b->prompt_rows && !generated(j, next + 1))
@@ -223,7 +237,35 @@ static int teach(struct batcher *b, const struct joined *j, int row0, int n, int
 	return r;
 }
 
-/* Tokens and features; teacher, y, in_vocab and mask are there already or come next. */
+/* The final states of rows row0.. that whole teachers are made of. */
+static int fill_states(struct batcher *b, const struct joined *j, int row0, int n)
+{
+	size_t H = (size_t)j->H;
+	int m = 0;
+	for (int t = 0; t < n; t++) {
+		int next = row0 + t + 1;
+		bool is = b->whole_teacher && b->prompt_rows && next < j->n && j->gen_row[next] < 0 && j->hid_row[next] >= 0;
+		b->state_row[t] = is ? m++ : -1;
+	}
+	if (m > b->cap_z) {
+		real *z = realloc(b->state_z, (size_t)m * H * sizeof *z);
+		if (!z)
+			return -ENOMEM;
+		b->state_z = z;
+		b->cap_z = m;
+	}
+	for (int t = 0; t < n; t++) {
+		if (b->state_row[t] < 0)
+			continue;
+		const uint16_t *from = j->hidden + (size_t)j->hid_row[row0 + t + 1] * H;
+		for (size_t h = 0; h < H; h++)
+			b->state_z[(size_t)b->state_row[t] * H + h] = (real)bf16_to_f32(from[h]);
+	}
+	b->states = (struct teacher_states){.row = b->state_row, .z = b->state_z, .head = &b->head_d};
+	return 0;
+}
+
+/* Tokens, features and states; teacher, y, in_vocab and mask are there already or come next. */
 static int fill(struct batcher *b, const struct joined *j, int row0, int n)
 {
 	if (n < 2 || row0 < 0 || row0 + n > j->n || j->H != b->fz->H)
@@ -235,7 +277,7 @@ static int fill(struct batcher *b, const struct joined *j, int row0, int n)
 	const uint16_t *f = j->features + (size_t)row0 * (size_t)j->H3;
 	for (size_t i = 0; i < (size_t)n * (size_t)j->H3; i++)
 		b->features[i] = (real)bf16_to_f32(f[i]);
-	return 0;
+	return fill_states(b, j, row0, n);
 }
 
 /* A round from row t that had a accepted was refused x_{t+2+a}, which row t+a teaches. */
@@ -261,7 +303,7 @@ static void hand_out(struct batcher *b, const struct joined *j, int row0, int n,
 	*ret_weighted = weighted;
 	*ret = (struct train_batch){
 		.n = n, .ids = b->ids, .pos = j->pos + row0, .features = b->features, .mask = b->mask, .weight = even ? NULL : b->weight,
-		.teacher = {.n = n, .K = TEACHER_K, .ids = b->t_ids, .p = b->t_p}, .y = b->y, .in_vocab = b->in_vocab,
+		.teacher = {.n = n, .K = TEACHER_K, .ids = b->t_ids, .p = b->t_p, .mass = b->mass}, .states = b->whole_teacher ? &b->states : NULL, .y = b->y, .in_vocab = b->in_vocab,
 	};
 }
 
@@ -279,7 +321,7 @@ int batch_build(struct batcher *b, const struct joined *j, int row0, int n, int 
 
 size_t batch_teacher_bytes(int n)
 {
-	return sizeof(struct batch_teacher) + (size_t)n * (TEACHER_K * (sizeof(uint32_t) + sizeof(real)) + sizeof(uint32_t) + 2);
+	return sizeof(struct batch_teacher) + (size_t)n * (TEACHER_K * (sizeof(uint32_t) + sizeof(real)) + sizeof(real) + sizeof(uint32_t) + 2);
 }
 
 /* The arrays of a block of batch_teacher_bytes(n), largest element first. */
@@ -288,7 +330,8 @@ static void cut(struct batch_teacher *t, int n)
 	size_t k = (size_t)n;
 	t->n = n;
 	t->t_p = (real *)(t + 1);
-	t->t_ids = (uint32_t *)(t->t_p + k * TEACHER_K);
+	t->mass = t->t_p + k * TEACHER_K;
+	t->t_ids = (uint32_t *)(t->mass + k);
 	t->y = t->t_ids + k * TEACHER_K;
 	t->mask = (uint8_t *)(t->y + k);
 	t->in_vocab = t->mask + k;
@@ -303,6 +346,7 @@ struct batch_teacher *batch_teacher_copy(const struct batcher *b, int n)
 	cut(t, n);
 	memcpy(t->t_p, b->t_p, k * TEACHER_K * sizeof *t->t_p);
 	memcpy(t->t_ids, b->t_ids, k * TEACHER_K * sizeof *t->t_ids);
+	memcpy(t->mass, b->mass, k * sizeof *t->mass);
 	memcpy(t->y, b->y, k * sizeof *t->y);
 	memcpy(t->mask, b->mask, k);
 	memcpy(t->in_vocab, b->in_vocab, k);
@@ -323,6 +367,7 @@ int batch_build_taught(struct batcher *b, const struct joined *j, int row0, int 
 		return r;
 	memcpy(b->t_p, t->t_p, k * TEACHER_K * sizeof *t->t_p);
 	memcpy(b->t_ids, t->t_ids, k * TEACHER_K * sizeof *t->t_ids);
+	memcpy(b->mass, t->mass, k * sizeof *t->mass);
 	memcpy(b->y, t->y, k * sizeof *t->y);
 	memcpy(b->mask, t->mask, k);
 	memcpy(b->in_vocab, t->in_vocab, k);

@@ -23,6 +23,7 @@ struct batcher {
 	struct dev *d;
 	const struct frozen *fz;
 	bool prompt_rows;
+	bool whole_teacher;   /* prompt rows: the whole distribution of the draft vocabulary, not its TEACHER_K largest (which several ranks still use) */
 	double reject_weight; /* of such rows; 1 = as any other */
 	int V_d;
 	int32_t *draft_of;    /* [V] target id -> draft id, or -1 */
@@ -32,8 +33,12 @@ struct batcher {
 	/* the batch being built; arrays of `cap` rows */
 	int cap;
 	uint32_t *ids, *t_ids, *y;
-	real *features, *t_p, *weight;
+	real *features, *t_p, *mass, *weight;
 	uint8_t *mask, *in_vocab;
+	struct teacher_states states; /* whole_teacher: the final states, cap_z of them */
+	real *state_z;
+	int32_t *state_row;
+	int cap_z;
 };
 
 int MUSTCHECK batcher_init(struct batcher *b, struct dev *d, const struct frozen *fz, bool prompt_rows, struct errtext *e);
@@ -49,7 +54,7 @@ int MUSTCHECK batch_build(struct batcher *b, const struct joined *j, int row0, i
 struct batch_teacher {
 	int n;
 	uint32_t *t_ids, *y;
-	real *t_p;
+	real *t_p, *mass;
 	uint8_t *mask, *in_vocab;
 };
 size_t batch_teacher_bytes(int n);

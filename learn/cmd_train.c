@@ -24,7 +24,7 @@ enum { SEGMENT_BYTES = 64 << 20, SAY_US = 1000000 };
 struct conf {
 	char *store, *target_fp, *from_pool, *from_files, *judge_pool, *from_draft, *out, *daemon_socket;
 	bool json, prompt_rows, submit, resume;
-	int optimizer, schedule, order;
+	int optimizer, loss, teacher, schedule, order;
 	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, eval_tokens, domain_max, k, cache_mb, ulysses, timeout_s;
 	double lr, muon_lr, clip, decay, ema, share, replay_share, anchor;
 };
@@ -56,6 +56,8 @@ static const struct conf_entry entries[] = {
 	{"seed", CONF_INT, AT(seed), "1", 0, 9007199254740991.0, NULL, false, "", "seed of every random choice"},
 	{"train.ttt_steps", CONF_INT, AT(ttt_steps), "7", 1, TTT_MAX_STEPS, NULL, false, "steps", "unrolled steps of training-time test"},
 	{"train.decay", CONF_REAL, AT(decay), "0.8", 0.01, 1, NULL, false, "", "weight of each further unrolled step"},
+	{"train.loss", CONF_ENUM, AT(loss), "kl", 0, 0, LOSS_NAMES, false, "", "what the draft is drawn towards (learn/README.md)"},
+	{"train.teacher", CONF_ENUM, AT(teacher), "top", 0, 0, "top|whole", false, "", "prompt rows learn from the 64 likeliest tokens of the draft vocabulary, or from all of it"},
 	{"train.optimizer", CONF_ENUM, AT(optimizer), "adamw", 0, 0, "adamw|muon", false, "", "muon: on the matrices, AdamW on head and norms"},
 	{"train.lr", CONF_REAL, AT(lr), "0.001", 1e-9, 1, NULL, false, "", "learning rate of AdamW"},
 	{"train.muon_lr", CONF_REAL, AT(muon_lr), "0.02", 1e-9, 1, NULL, false, "", "learning rate of Muon"},
@@ -208,11 +210,12 @@ static void options(const struct session *s, struct offline_options *o)
 	const struct conf *c = s->c;
 	*o = (struct offline_options){
 		.kind = &trainer_eagle3, .seed = (uint64_t)c->seed,
-		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
+		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .loss = (enum loss_kind)c->loss, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
 			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
 			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
 		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .history_rows = (int)c->history_rows, .epochs = (int)c->epochs, .tokens = c->tokens,
-		.prompt_rows = c->prompt_rows, .cosine = c->schedule == 1, .stream = c->order == 1, .replay_share = c->replay_share, .anchor = c->anchor, .ema = c->ema, .heldout_share = c->share,
+		.prompt_rows = c->prompt_rows, .whole_teacher = c->teacher == 1,
+		.cosine = c->schedule == 1, .stream = c->order == 1, .replay_share = c->replay_share, .anchor = c->anchor, .ema = c->ema, .heldout_share = c->share,
 		.heldout_domain_max = (int)c->domain_max, .k = (int)c->k, .eval_tokens = c->eval_tokens, .cache_bytes = (uint64_t)c->cache_mb << 20,
 		.stop = &stop_now, .state_dir = c->resume ? s->state : NULL,
 	};

@@ -551,6 +551,7 @@ static int open_parts(struct learner *l, struct errtext *e)
 	r = snprintf(path, sizeof path, "%s/pool", l->o.state_dir) < (int)sizeof path ? pool_open(&po, &l->pool, e) : -ENAMETOOLONG;
 	if (!r)
 		r = batcher_init(&l->batcher, l->d, l->fz, l->o.prompt_rows, e);
+	l->batcher.whole_teacher = l->o.whole_teacher;
 	if (!r)
 		r = snprintf(path, sizeof path, "%s/journal", l->o.state_dir) < (int)sizeof path ? journal_open(path, false, &l->journal, e) : -ENAMETOOLONG;
 	return r;

@@ -25,7 +25,7 @@ struct learner_options {
 	struct train_options train;
 	uint64_t seed;
 	int draft_vocab, max_rows, history_rows, max_epochs, queue_max, heldout_max, heldout_domain_max;
-	bool prompt_rows, auto_init, dedup;
+	bool prompt_rows, whole_teacher, auto_init, dedup;
 	double replay_share;
 	double ema;                  /* decay a step of the averaged weights, which are what is published; 0 = the last weights are */
 	double max_scale;            /* features so many times larger or smaller than usual are refused; 0 = all are taken */

@@ -22,12 +22,12 @@ int learner_print_config(const struct learner_options *o, char *ret, size_t size
 			 "\"beta2\":%.9g,\"eps\":%.9g,\"clip\":%.9g,\"muon_momentum\":%.9g,\"muon_iters\":%d,\"warmup\":%" PRId64 ",\"total\":%" PRId64 ",\"draft_vocab\":%d,"
 			 "\"max_rows\":%d,\"max_epochs\":%d,\"queue_max\":%d,\"heldout\":[%d,%d],\"prompt_rows\":%d,\"replay_share\":%.9g,"
 			 "\"pool\":[%" PRIu64 ",%u],\"history_rows\":%d,\"dedup\":%d,\"ema\":%.9g,\"max_scale\":%.9g,\"tenant\":[%.9g,%" PRId64 "],"
-			 "\"request_rows\":%" PRId64 ",\"spike\":%.9g,\"reject_weight\":%.9g}",
+			 "\"request_rows\":%" PRId64 ",\"spike\":%.9g,\"reject_weight\":%.9g,\"loss\":%d,\"whole_teacher\":%d}",
 			 o->seed, t->ttt_steps, (double)t->decay, (int)t->optimizer, (double)t->lr, (double)t->muon_lr, (double)t->beta1,
 			 (double)t->beta2, (double)t->eps, (double)t->clip, (double)t->muon_momentum, t->muon_iters, t->warmup_steps, t->total_steps,
 			 o->draft_vocab, o->max_rows, o->max_epochs, o->queue_max, o->heldout_max, o->heldout_domain_max, o->prompt_rows,
 			 o->replay_share, o->pool_bytes, o->segment_bytes, o->history_rows, o->dedup, o->ema, o->max_scale, o->tenant_share,
-			 o->tenant_window, o->request_rows, o->spike, o->reject_weight);
+			 o->tenant_window, o->request_rows, o->spike, o->reject_weight, (int)t->loss, o->whole_teacher);
 	return n > 0 && (size_t)n < size ? 0 : -E2BIG;
 }
 
@@ -35,7 +35,7 @@ static int parse_config(const char *text, struct learner_options *o)
 {
 	json_int_t seed, warmup, total, pool, segment;
 	double decay, lr, muon_lr, beta1, beta2, eps, clip, momentum;
-	int optimizer, prompt_rows, dedup = 0;
+	int optimizer, prompt_rows, dedup = 0, loss = LOSS_KL, whole_teacher = 0;
 	json_int_t window = 0, request_rows = 0;
 	struct train_options *t = &o->train;
 	json_t *j = json_loads(text, 0, NULL);
@@ -43,13 +43,14 @@ static int parse_config(const char *text, struct learner_options *o)
 	o->history_rows = 0;
 	o->ema = o->max_scale = o->spike = o->reject_weight = 0;
 	o->tenant_share = 1;
-	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?[FI],s?I,s?F,s?F}", "seed", &seed,
+	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i}", "seed", &seed,
 			    "ttt_steps", &t->ttt_steps, "decay", &decay, "optimizer", &optimizer, "lr", &lr, "muon_lr", &muon_lr, "beta1", &beta1,
 			    "beta2", &beta2, "eps", &eps, "clip", &clip, "muon_momentum", &momentum, "muon_iters", &t->muon_iters, "warmup", &warmup, "total", &total,
 			    "draft_vocab", &o->draft_vocab, "max_rows", &o->max_rows, "max_epochs", &o->max_epochs, "queue_max", &o->queue_max,
 			    "heldout", &o->heldout_max, &o->heldout_domain_max, "prompt_rows", &prompt_rows, "replay_share", &o->replay_share,
 			    "pool", &pool, &segment, "history_rows", &o->history_rows, "dedup", &dedup, "ema", &o->ema, "max_scale", &o->max_scale,
-			    "tenant", &o->tenant_share, &window, "request_rows", &request_rows, "spike", &o->spike, "reject_weight", &o->reject_weight);
+			    "tenant", &o->tenant_share, &window, "request_rows", &request_rows, "spike", &o->spike, "reject_weight", &o->reject_weight,
+			    "loss", &loss, "whole_teacher", &whole_teacher);
 	json_decref(j);
 	if (r)
 		return -EINVAL;
@@ -65,7 +66,9 @@ static int parse_config(const char *text, struct learner_options *o)
 	t->muon_momentum = (real)momentum;
 	t->warmup_steps = warmup;
 	t->total_steps = total;
+	t->loss = (enum loss_kind)loss;
 	o->prompt_rows = prompt_rows;
+	o->whole_teacher = whole_teacher;
 	o->pool_bytes = (uint64_t)pool;
 	o->segment_bytes = (uint32_t)segment;
 	o->dedup = dedup;
@@ -134,6 +137,7 @@ int learner_set_config(struct learner *l, const char *text, struct errtext *e)
 	l->batcher.reject_weight = l->o.reject_weight > 0 ? l->o.reject_weight : 1;
 	if (l->o.max_rows < before.max_rows)
 		batcher_trim(&l->batcher);
+	l->batcher.whole_teacher = l->o.whole_teacher;
 	if (!l->t)
 		return 0;
 	size_t n = l->o.kind->n_params(l->t), m = l->o.kind->n_state(l->t);

@@ -143,6 +143,7 @@ static int begin(struct offline *x, const struct draft *start, int64_t rows, str
 	int r = start ? copy_draft(x, start) : first_draft(x, e);
 	if (!r)
 		r = batcher_init(&x->batcher, x->d, fz, o->prompt_rows, e);
+	x->batcher.whole_teacher = o->whole_teacher;
 	if (!r)
 		r = batcher_set_vocab(&x->batcher, x->draft.d2t, x->draft.c.V_d);
 	if (!r)

@@ -18,7 +18,7 @@ struct offline_options {
 	uint64_t seed;
 	int draft_vocab, max_rows, history_rows, epochs;
 	int64_t tokens;               /* end after so many trained rows; 0 = after the epochs */
-	bool prompt_rows, cosine;
+	bool prompt_rows, whole_teacher, cosine;
 	bool stream;                  /* runs in the order of the corpus, once, as the learner meets them; else a new permutation each epoch */
 	double replay_share;          /* stream: share of the steps that train a run from before instead */
 	double anchor;                /* each step draws the weights this far towards the start, or towards the end of the first folder; 0 = free */

@@ -33,7 +33,7 @@
 
 struct conf {
 	char *store, *state_dir, *run_dir, *daemon_socket, *serve_socket, *brokers, *source_conf, *topic, *target_fp, *follow_journal, *vocab_from;
-	int log_level, optimizer, policy;
+	int log_level, optimizer, loss, teacher, policy;
 	int64_t memory_mb, flat_after, max_age_h;
 	double tpot_ms, tpot_ratio, least, flat_gain;
 	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
@@ -68,6 +68,8 @@ static const struct conf_entry entries[] = {
 	{"log_level", CONF_ENUM, AT(log_level), "info", 0, 0, "error|warn|info|debug", true, "", "what is logged"},
 	{"train.ttt_steps", CONF_INT, AT(ttt_steps), "7", 1, TTT_MAX_STEPS, NULL, false, "steps", "unrolled steps of training-time test"},
 	{"train.decay", CONF_REAL, AT(decay), "0.8", 0.01, 1, NULL, false, "", "weight of each further unrolled step"},
+	{"train.loss", CONF_ENUM, AT(loss), "kl", 0, 0, LOSS_NAMES, false, "", "what the draft is drawn towards (learn/README.md)"},
+	{"train.teacher", CONF_ENUM, AT(teacher), "top", 0, 0, "top|whole", false, "", "prompt rows learn from the 64 likeliest tokens of the draft vocabulary, or from all of it"},
 	{"train.optimizer", CONF_ENUM, AT(optimizer), "adamw", 0, 0, "adamw|muon", false, "", "muon: on the matrices, AdamW on head and norms"},
 	{"train.lr", CONF_REAL, AT(lr), "0.001", 1e-9, 1, NULL, false, "", "learning rate of AdamW"},
 	{"train.muon_lr", CONF_REAL, AT(muon_lr), "0.02", 1e-9, 1, NULL, false, "", "learning rate of Muon"},
@@ -118,12 +120,12 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 {
 	*o = (struct learner_options){
 		.state_dir = c->state_dir, .store = c->store, .kind = &trainer_eagle3, .seed = (uint64_t)c->seed,
-		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
+		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .loss = (enum loss_kind)c->loss, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
 			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
 			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
 		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .history_rows = (int)c->history_rows, .max_epochs = (int)c->max_epochs,
 		.queue_max = (int)c->queue_max, .heldout_max = (int)c->heldout_max, .heldout_domain_max = (int)c->heldout_domain_max,
-		.prompt_rows = c->prompt_rows, .auto_init = c->auto_init, .replay_share = c->replay_share, .dedup = c->dedup, .ema = c->ema,
+		.prompt_rows = c->prompt_rows, .whole_teacher = c->teacher == 1, .auto_init = c->auto_init, .replay_share = c->replay_share, .dedup = c->dedup, .ema = c->ema,
 		.max_scale = c->max_scale, .tenant_share = c->tenant_share, .tenant_window = c->tenant_window,
 		.request_rows = c->request_rows, .spike = c->spike, .reject_weight = c->reject_weight, .init_min_tokens = c->min_tokens,
 		.pool_bytes = (uint64_t)c->pool_mb << 20, .segment_bytes = c->pool_mb >= 512 ? 64u << 20 : 8u << 20,

@@ -35,6 +35,14 @@ struct train_options {
 	int ulysses;        /* of the ranks, so many swap rows for heads; the rest is ring (learn/seqpar.h). 0 = 1 */
 };
 
+/* Teachers given as final states (after the final norm) and a head: Q = softmax(head z) over the draft vocabulary, made
+ * for a chunk of rows at a time where a step needs it. Host arrays. */
+struct teacher_states {
+	const int32_t *row;         /* [n] which row of z is row t's teacher, -1: batch.teacher's row is */
+	const real *z;              /* [.,H_t] */
+	const struct weight *head;  /* [V_d,H_t] the target's head, rows of the draft vocabulary */
+};
+
 /* One training run of n rows (one request or several packed). Host arrays. */
 struct train_batch {
 	int n;
@@ -45,6 +53,7 @@ struct train_batch {
 	const uint8_t *mask;   /* [n] row t's weight: loss_mask shifted as the batch builder chose (indexed by t+k as in eagle3.md §3.2) */
 	const real *weight;    /* [n] on top of mask: the row as a teacher, as mask is; NULL: all 1 */
 	struct teacher teacher; /* Q_t, already shifted: row t = distribution after x_{t+1} */
+	const struct teacher_states *states; /* NULL: none */
 	const uint32_t *y;     /* [n] argmax over V after x_{t+1} */
 	const uint8_t *in_vocab; /* [n] t2d[y] */
 	double loss_max;         /* a loss above it is no step (1, as a non-finite one); 0 = any */

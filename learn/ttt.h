@@ -86,6 +86,7 @@ struct ttt {
 	real *hrows, *hnorm, *dhnorm; /* [head_chunk,H] */
 	real *hrstd;     /* [head_chunk] */
 	real *logits;    /* [head_chunk,V_d] */
+	real *tz, *tp;   /* dense teachers of a chunk: [head_chunk,H_t] final states, [head_chunk,V_d]; made at first use */
 
 	/* host scratch, cap_rows each */
 	uint32_t *pos_k, *rows, *inverse, *argmax;

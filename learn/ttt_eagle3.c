@@ -39,6 +39,8 @@ static int check_options(const struct train_options *o, struct errtext *e)
 {
 	if (o->ttt_steps < 1 || o->ttt_steps > TTT_MAX_STEPS)
 		return errtext_set(e, -EINVAL, "train.ttt_steps is %d, must be 1 to %d", o->ttt_steps, TTT_MAX_STEPS);
+	if ((unsigned)o->loss >= N_LOSS)
+		return errtext_set(e, -EINVAL, "train.loss is no kind of loss: known are " LOSS_NAMES);
 	if (!(o->lr > 0) || !(o->decay > 0) || !(o->eps > 0) || !(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
 		return errtext_set(e, -EINVAL, "train.lr, decay and eps must be above 0, the betas in 0 to 1");
 	if (o->optimizer == OPT_MUON && (!(o->muon_lr > 0) || !(o->muon_momentum >= 0 && o->muon_momentum < 1) || o->muon_iters < 1))

@@ -55,20 +55,59 @@ static real kappa_of(const struct train_batch *b, uint32_t j)
 	return b->weight ? b->weight[j] : 1;
 }
 
+/* Row j's teacher is made of a final state. */
+static bool has_state(const struct train_batch *b, uint32_t j)
+{
+	return b->states && b->states->row[j] >= 0;
+}
+
+/* The dense teacher of rows [j, j+m), at most head_chunk, in t->tp: from final states, or handed in whole. */
+static int dense_teacher(struct ttt *t, const struct train_batch *b, uint32_t j, int m, struct teacher *ret)
+{
+	const struct ops *o = t->d->ops;
+	int V = t->c.V_d, Z = t->c.H_t;
+	size_t chunk = (size_t)t->head_chunk;
+	if (!t->tp && !(t->tp = o->alloc(t->d, chunk * (size_t)V * sizeof(real))))
+		return -ENOMEM;
+	if (!t->tz && !(t->tz = o->alloc(t->d, chunk * (size_t)Z * sizeof(real))))
+		return -ENOMEM;
+	if (has_state(b, j)) {
+		for (int i = 0; i < m; i++)
+			TRY(o->upload(t->d, t->tz + (size_t)i * (size_t)Z, b->states->z + (size_t)b->states->row[j + (uint32_t)i] * (size_t)Z, (size_t)Z * sizeof(real)));
+		TRY(o->linear(t->d, t->tp, V, b->states->head, t->tz, Z, m, false));
+		TRY(o->softmax(t->d, t->tp, V, t->tp, V, m, V));
+	} else {
+		TRY(o->upload(t->d, t->tp, b->teacher.p + (size_t)j * (size_t)V, (size_t)m * (size_t)V * sizeof(real)));
+	}
+	*ret = (struct teacher){.n = m, .K = V, .p = t->tp, .mass = b->teacher.mass ? b->teacher.mass + j : NULL};
+	return 0;
+}
+
+/* The op on rows i..end-1 of a chunk, whose teachers are the rows j.. and of one sort. */
+static int distill_run(struct ttt *t, const struct train_batch *b, struct distill to, uint32_t j, int i, int end)
+{
+	struct teacher q = b->teacher;
+	int V = t->c.V_d, r0 = (int)j;
+	if (has_state(b, j) || !q.ids) {
+		TRY(dense_teacher(t, b, j, end - i, &q));
+		r0 = 0;
+	}
+	return t->d->ops->distill(t->d, t->logits + (size_t)i * (size_t)V, t->row_loss + i, t->argmax + i, t->row_alpha + i, &q, r0, t->weight + i,
+				  end - i, V, to);
+}
+
 /* Logits of `m` of step k's weighted rows from t->rows[at] on, and the op on them with weights unit*kappa.
  * Teacher rows are the rows t+k: consecutive while the rows are, so one call per run. */
 static int chunk_loss(struct ttt *t, int k, double unit, struct distill to, const struct train_batch *b, int at, int m)
 {
-	const uint32_t *rows = t->rows + at;
-	int V = t->c.V_d;
+	const uint32_t *rows = t->rows + at, K = (uint32_t)k;
 	TRY(ttt_logits(t, t->step[k + 1].g, rows, m));
 	for (int i = 0; i < m; i++)
-		t->weight[i] = (real)(unit * (double)kappa_of(b, rows[i] + (uint32_t)k));
+		t->weight[i] = (real)(unit * (double)kappa_of(b, rows[i] + K));
 	for (int i = 0, end; i < m; i = end) {
-		for (end = i + 1; end < m && rows[end] == rows[end - 1] + 1; end++)
+		for (end = i + 1; end < m && rows[end] == rows[end - 1] + 1 && has_state(b, rows[end] + K) == has_state(b, rows[i] + K); end++)
 			;
-		TRY(t->d->ops->distill(t->d, t->logits + (size_t)i * (size_t)V, t->row_loss + i, t->argmax + i, t->row_alpha + i, &b->teacher,
-				       (int)rows[i] + k, t->weight + i, end - i, V, to));
+		TRY(distill_run(t, b, to, rows[i] + K, i, end));
 	}
 	return 0;
 }

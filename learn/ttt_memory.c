@@ -111,6 +111,8 @@ struct ttt *ttt_free(struct ttt *t)
 	t->d->ops->free(t->d, t->w);
 	t->d->ops->free(t->d, t->dw);
 	seqpar_free(t->sp);
+	t->d->ops->free(t->d, t->tz);
+	t->d->ops->free(t->d, t->tp);
 	free(t->d2t);
 	free(t->inv_freq);
 	free(t);

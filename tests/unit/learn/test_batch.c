@@ -171,6 +171,83 @@ static void test_window(void **state)
 	assert_int_equal(batch_build(&f->b, &f->j, 25, 10, 0, &b, &weighted), -EINVAL);
 }
 
+/* Mass is what was renormalised: with it the teacher is the target's own distribution again. */
+static void test_mass(void **state)
+{
+	struct fixture *f = *state;
+	struct train_batch b;
+	int weighted, d;
+	assert_int_equal(batch_build(&f->b, &f->j, 0, N, 0, &b, &weighted), 0);
+	for (int t = PROMPT - 1; t < N - 1; t++) {
+		const uint32_t *ids = f->j.topk_ids + (t + 1 - PROMPT) * TW_K;
+		double sum = 0;
+		for (int k = 0; k < TW_K; k++)
+			sum += inside(f, ids[k], &d) ? exp((double)f16_to_f32(f->j.topk_lp[(t + 1 - PROMPT) * TW_K + k])) : 0;
+		assert_true(fabs((double)b.teacher.mass[t] - fmin(sum, 1)) <= 1e-6);
+	}
+	assert_true((double)b.teacher.mass[N - 1] == 0);
+	for (int t = 0; t < PROMPT - 1; t++) { /* 64 of 80: less than the whole draft vocabulary's share, which is less than 1 */
+		real some = b.teacher.mass[t];
+		struct train_batch whole;
+		f->b.whole_teacher = true;
+		assert_int_equal(batch_build(&f->b, &f->j, t, 2, 0, &whole, &weighted), 0);
+		f->b.whole_teacher = false;
+		assert_true((double)some > 0 && some < whole.teacher.mass[0] && (double)whole.teacher.mass[0] < 1);
+		assert_int_equal(batch_build(&f->b, &f->j, 0, N, 0, &b, &weighted), 0);
+	}
+}
+
+/* Whole teachers: the states are the recorded ones, and head times state is Q up to what the 64 largest leave out. */
+static void test_whole_teacher(void **state)
+{
+	struct fixture *f = *state;
+	struct train_batch b;
+	int weighted;
+	f->b.whole_teacher = true;
+	assert_int_equal(batch_build(&f->b, &f->j, 0, N, 0, &b, &weighted), 0);
+	assert_non_null(b.states);
+	assert_ptr_equal(b.states->head, &f->b.head_d);
+	for (int t = 0; t < N; t++) {
+		assert_int_equal(b.states->row[t] >= 0, t + 1 < PROMPT);
+		if (t + 1 >= PROMPT)
+			continue;
+		double x[VD], sum = 0, top = 0;
+		const real *z = b.states->z + b.states->row[t] * TW_H;
+		for (int i = 0; i < VD; i++) {
+			x[i] = 0;
+			for (int h = 0; h < TW_H; h++) {
+				assert_true(z[h] == (real)bf16_to_f32(f->j.hidden[f->j.hid_row[t + 1] * TW_H + h]));
+				x[i] += (double)z[h] * (double)bf16_to_f32(f->fz.head[(i + f->d2t[i]) * TW_H + h]);
+			}
+			sum += exp(x[i]);
+		}
+		for (int k = 0; k < TEACHER_K; k++)
+			top += exp(x[b.teacher.ids[t * TEACHER_K + k]]) / sum;
+		for (int k = 0; k < TEACHER_K; k++)
+			assert_true(fabs(exp(x[b.teacher.ids[t * TEACHER_K + k]]) / sum / top - (double)b.teacher.p[t * TEACHER_K + k]) <= 2e-5);
+	}
+}
+
+/* A row is worth more where serving's proposal for the token it predicts was rejected, and nowhere else. */
+static void test_rejected(void **state)
+{
+	struct fixture *f = *state;
+	struct train_batch b;
+	int weighted;
+	uint32_t start[] = {PROMPT - 1, PROMPT + 2, PROMPT + 6, N - 1};
+	uint8_t len[] = {3, 2, 4, 5}, accepted[] = {1, 2, 0, 3};
+	struct joined j = f->j;
+	j.n_rounds = 4, j.round_start = start, j.round_len = len, j.round_accepted = accepted;
+	assert_int_equal(batch_build(&f->b, &j, 0, N, 0, &b, &weighted), 0);
+	assert_null(b.weight);
+	f->b.reject_weight = 2.5;
+	for (int row0 = 0; row0 < 6; row0 += 5) {
+		assert_int_equal(batch_build(&f->b, &j, row0, N - row0, 0, &b, &weighted), 0);
+		for (int t = 0; t < N - row0; t++)
+			assert_true((double)b.weight[t] == (t + row0 == PROMPT || t + row0 == PROMPT + 6 ? 2.5 : 1));
+	}
+}
+
 /* A vocabulary id outside the target's is refused. */
 static void test_bad_vocab(void **state)
 {
@@ -184,6 +261,6 @@ static void test_bad_vocab(void **state)
 int main(void)
 {
 #define T(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
-	const struct CMUnitTest tests[] = {T(test_teacher), T(test_replies_only), T(test_window), T(test_bad_vocab)};
+	const struct CMUnitTest tests[] = {T(test_teacher), T(test_replies_only), T(test_window), T(test_mass), T(test_whole_teacher), T(test_rejected), T(test_bad_vocab)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

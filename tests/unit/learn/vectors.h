@@ -1,5 +1,5 @@
-/* Reading tests/reference/ttt/NAME.{txt,bin} (format: make_vectors.py there). Fails
- * the running test when something is missing. */
+/* Reading tests/reference/ttt/NAME.{txt,bin} (format: make_vectors.py there), or DIR/NAME where the name
+ * has a slash. Fails the running test when something is missing. */
 #pragma once
 #include <stdarg.h>
 #include <setjmp.h>
@@ -27,10 +27,11 @@ struct vectors {
 
 static inline struct vectors *vectors_open(const char *name)
 {
-	char path[256], line[256];
+	char path[400], line[256];
 	struct vectors *v = calloc(1, sizeof *v);
 	assert_non_null(v);
-	snprintf(path, sizeof path, "tests/reference/ttt/%s.txt", name);
+	const char *dir = strchr(name, '/') ? "" : "tests/reference/ttt/";
+	snprintf(path, sizeof path, "%s%s.txt", dir, name);
 	FILE *f = fopen(path, "r");
 	assert_non_null(f);
 	while (fgets(line, sizeof line, f)) {
@@ -41,7 +42,7 @@ static inline struct vectors *vectors_open(const char *name)
 			v->n++;
 	}
 	fclose(f);
-	snprintf(path, sizeof path, "tests/reference/ttt/%s.bin", name);
+	snprintf(path, sizeof path, "%s%s.bin", dir, name);
 	f = fopen(path, "rb");
 	assert_non_null(f);
 	fseek(f, 0, SEEK_END);
