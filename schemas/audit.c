@@ -87,14 +87,13 @@ static int audit_file(const char *dir, const char *name, struct audit_seen *s, v
 		return r;
 	s->files++;
 	s->whole = 0;
-	for (const uint8_t *at = m.data, *end = m.data + m.len; at < end;) {
-		const uint8_t *nl = memchr(at, '\n', (size_t)(end - at));
+	while ((size_t)s->whole < m.len) {
+		const uint8_t *at = m.data + s->whole, *nl = memchr(at, '\n', m.len - (size_t)s->whole);
 
 		if (!nl)
 			break;
 		audit_line(s, name, ++line, (const char *)at, (size_t)(nl - at), each, arg);
-		at = nl + 1;
-		s->whole = at - m.data;
+		s->whole = nl + 1 - m.data;
 	}
 	s->torn = (size_t)s->whole < m.len;
 	fs_unmap(&m);

@@ -100,7 +100,7 @@ int rpc_split_reply(json_t *msg, json_t **ret_params, struct errtext *e)
 		*ret_params = params;
 		return 0;
 	}
-	if (!json_is_string(error))
+	if (!json_is_string(error) || !json_string_length(error))
 		return errtext_set(e, -EPROTO, "reply whose error is not a name");
 	message = json_string_value(json_object_get(params, "message"));
 	if (!message) /* org.varlink.service errors carry one named parameter instead */

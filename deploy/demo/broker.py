@@ -7,7 +7,7 @@ import signal
 import socket
 import struct
 
-from procs import Child, StartError, free_port_pair, wait_until
+from procs import Child, StartError, free_port, free_port_pair, wait_until
 
 TOPICS = ("redraft.traces", "redraft.rounds")
 PARTITIONS = 8
@@ -33,20 +33,27 @@ class MockBroker:
 class Kafka:
     """One Apache Kafka 4 node from Maven's jars. kill(), pause(), resume() and start() are for the fault tests."""
 
-    def __init__(self, family, folder, note=lambda text: None):
+    def __init__(self, family, folder, note=lambda text: None, users=None, topics=TOPICS):
+        """users: {name: password} makes .secure, the address of a listener with TLS, SASL and access rules; .ca is its certificate."""
         self.folder, self.family = folder, family
         self.port = free_port_pair()
+        self.env = None
+        if users:
+            tls = free_port()
+            self.secure, self.ca = f"127.0.0.1:{tls}", os.path.join(folder, "tls", "ca.pem")
+            self.env = {**os.environ, "KAFKA_TLS_PORT": str(tls), "KAFKA_USERS": " ".join(f"{k}={v}" for k, v in users.items())}
         self.address = f"127.0.0.1:{self.port}"
         self.up = os.path.join(HERE, "..", "kafka", "kafka-up")
         note("starting Apache Kafka (the first time its jars are fetched)")
         self.child = None
         self.start(seconds=420)
-        for topic in TOPICS:
+        for topic in topics:
             create_topic(self.address, topic, PARTITIONS)
 
     def start(self, seconds=60):
         if self.child is None:
-            self.child = self.family.start(Child("kafka", [self.up, self.folder, self.port, "run"], os.path.join(self.folder, "kafka.out")))
+            self.child = self.family.start(Child("kafka", [self.up, self.folder, self.port, "run"], os.path.join(self.folder, "kafka.out"),
+                                                  env=self.env))
         elif not self.child.running():
             self.child.start()
         for attempt in (1, 2, 3):
@@ -110,3 +117,24 @@ def create_topic(address, name, partitions):
     code = struct.unpack(">h", reply[at:at + 2])[0]
     if code not in (0, 36):  # 36: the topic exists
         raise StartError(f"Kafka would not make topic {name}: error {code}")
+
+
+OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Describe": 8, "DescribeConfigs": 10}
+
+
+def allow(address, user, kind, name, *operations):
+    """CreateAcls, version 1: user may do these operations to one topic (kind 2) or the cluster (kind 4, name kafka-cluster)."""
+    rules = [struct.pack(">b", kind) + _string(name) + struct.pack(">b", 3) + _string(f"User:{user}") + _string("*") + struct.pack(">bb", OPERATIONS[o], 3) for o in operations]
+    reply = _request(address, 30, 1, struct.pack(">i", len(rules)) + b"".join(rules), 15.0)
+    code = struct.unpack(">h", reply[8:10])[0]
+    if code:
+        raise StartError(f"Kafka would not let {user} {operations} {name}: error {code}")
+
+
+def delete_topic(address, name):
+    """DeleteTopics, version 1."""
+    reply = _request(address, 20, 1, struct.pack(">i", 1) + _string(name) + struct.pack(">i", 10000), 15.0)
+    at = 8 + 2 + struct.unpack(">h", reply[8:10])[0]
+    code = struct.unpack(">h", reply[at:at + 2])[0]
+    if code:
+        raise StartError(f"Kafka would not delete topic {name}: error {code}")

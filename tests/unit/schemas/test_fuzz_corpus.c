@@ -9,8 +9,10 @@
 #include "tests/fuzz/fuzz_draft_config.c"
 #include "tests/fuzz/fuzz_gguf.c"
 #include "tests/fuzz/fuzz_hf.c"
+#include "tests/fuzz/fuzz_manifest.c"
 #include "tests/fuzz/fuzz_record.c"
 #include "tests/fuzz/fuzz_round.c"
+#include "tests/fuzz/fuzz_rpc.c"
 #include "tests/fuzz/fuzz_safetensors.c"
 #include "tests/fuzz/replay.h"
 
@@ -50,11 +52,24 @@ static void test_hf(void **state)
 	replay("hf", fuzz_hf);
 }
 
+static void test_rpc(void **state)
+{
+	(void)state;
+	replay("rpc", fuzz_rpc);
+}
+
+static void test_manifest(void **state)
+{
+	(void)state;
+	replay("manifest", fuzz_manifest);
+	assert_int_equal(fs_remove_tree(fuzz_folder()), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_safetensors),  cmocka_unit_test(test_record), cmocka_unit_test(test_round),
-		cmocka_unit_test(test_draft_config), cmocka_unit_test(test_gguf), cmocka_unit_test(test_hf),
+		cmocka_unit_test(test_rpc), cmocka_unit_test(test_manifest), cmocka_unit_test(test_draft_config), cmocka_unit_test(test_gguf), cmocka_unit_test(test_hf),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
