@@ -169,6 +169,10 @@ install: docs
 	install -m 644 $(B)/share/zsh/* $(D)$(PREFIX)/share/zsh/vendor-completions/
 	install -m 644 README.md LICENSE $(D)$(PREFIX)/share/doc/redraft/
 	install -m 644 deploy/examples/* $(D)$(PREFIX)/share/doc/redraft/examples/
+	install -d $(D)$(PREFIX)/share/doc/redraft/{runbooks,prometheus,grafana}
+	install -m 644 deploy/runbooks/*.md $(D)$(PREFIX)/share/doc/redraft/runbooks/
+	install -m 644 deploy/prometheus/* $(D)$(PREFIX)/share/doc/redraft/prometheus/
+	install -m 644 deploy/grafana/* $(D)$(PREFIX)/share/doc/redraft/grafana/
 deb: all
 	deploy/deb/build $(VERSION) $(B) build
 help:

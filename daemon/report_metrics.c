@@ -1,4 +1,5 @@
-/* The learner has no port of its own: what its status says is shown on the daemon's /metrics, one row of a table a figure.
+/* The learner has no port of its own: what its status says is shown on the daemon's /metrics, most of it by act_learn_metrics.c; here
+ * what only means something while it is there, one row of a table a figure.
  * While it is gone its series are gone too, so that nobody takes old figures for new ones; redraft_learn_up says why.
  */
 #include <string.h>
@@ -9,19 +10,10 @@
 static const struct peer_metric {
 	const char *name, *in, *key, *help; /* in: object inside the status, "" = the status itself */
 } learn_metrics[] = {
-	{"redraft_learn_step", "", "step", "Training steps taken."},
-	{"redraft_learn_trained_tokens", "", "trained_tokens", "Tokens trained."},
 	{"redraft_learn_loss", "", "loss", "Mean loss of the last steps."},
 	{"redraft_learn_paused", "", "paused", "1 while training is paused."},
 	{"redraft_learn_base_version", "", "base_version", "Version that the learner goes on from."},
-	{"redraft_learn_lag", "records", "lag", "Trace records that wait to be read."},
 	{"redraft_learn_lag_seconds", "records", "lag_s", "Age of the newest trace record read, while others wait."},
-	{"redraft_learn_records", "records", "consumed", "Trace records read."},
-	{"redraft_learn_set_aside", "records", "set_aside", "Trace records that failed validation."},
-	{"redraft_learn_gaps", "records", "gaps", "Times that the log began again beyond where the learner stood."},
-	{"redraft_learn_lost", "records", "lost", "Trace records gone from the log before they were read."},
-	{"redraft_learn_bad_steps", "steps", "bad", "Steps that were not finite and were undone."},
-	{"redraft_learn_inexact_resumes", "steps", "inexact_resumes", "Starts that could not repeat the journal exactly."},
 	{"redraft_learn_pool_bytes", "pool", "bytes", "Replay pool on disk."},
 };
 

@@ -93,15 +93,19 @@ void web_let_go(struct evhttp_request *q)
 
 static void web_metrics(struct web *w, struct evhttp_request *q)
 {
-	struct buf b = BUF_INIT(16 << 20);
+	bool open = metrics_wants_open(evhttp_find_header(evhttp_request_get_input_headers(q), "Accept"));
+	struct buf b = BUF_INIT(16 << 20), strict = BUF_INIT(16 << 20);
 	int r = metrics_print(w->o.metrics, &b);
 
 	if (!r && w->o.watch)
 		r = watch_print(w->o.watch, &b);
+	if (!r && open)
+		r = metrics_openmetrics(&b, &strict);
 	if (r < 0)
 		evhttp_send_error(q, HTTP_INTERNAL, NULL);
 	else
-		web_send(q, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len);
+		web_send(q, 200, open ? METRICS_OPEN : METRICS_PLAIN, open ? strict.data : b.data, open ? strict.len : b.len);
+	buf_done(&strict);
 	buf_done(&b);
 }
 

@@ -154,7 +154,8 @@ static void get_load(struct openai *o, struct http_request *h)
 
 static void get_metrics(struct openai *o, struct http_request *h)
 {
-	struct buf b = BUF_INIT(4 << 20);
+	bool open = metrics_wants_open(http_header(h, "accept"));
+	struct buf b = BUF_INIT(4 << 20), strict = BUF_INIT(4 << 20);
 	struct engine_status s = {0};
 	struct tap_stats t = {0};
 	struct http_stats held = http_stats(http_of(h));
@@ -167,10 +168,11 @@ static void get_metrics(struct openai *o, struct http_request *h)
 	front_metrics_process(o->metrics, &held);
 	if (o->o.calls)
 		front_metrics_retire(o->metrics, &s);
-	if (metrics_print(o->o.metrics, &b) < 0)
+	if (metrics_print(o->o.metrics, &b) < 0 || (open && metrics_openmetrics(&b, &strict) < 0))
 		http_reply(h, 500, "text/plain", "out of memory\n", 14);
 	else
-		http_reply(h, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len);
+		http_reply(h, 200, open ? METRICS_OPEN : METRICS_PLAIN, open ? strict.data : b.data, open ? strict.len : b.len);
+	buf_done(&strict);
 	buf_done(&b);
 }
 

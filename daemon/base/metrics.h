@@ -25,4 +25,9 @@ void metric_observe_n(struct metric *x, double v, unsigned n); /* n times */
  * calls: a pointer to one that was removed is dead. */
 void metrics_retire(struct metrics *m, const char *name, bool (*keep)(void *arg, const char *labels), void *arg);
 double metric_get(const struct metric *x); /* counter or gauge value; histogram: count */
+/* The text that metrics_print (and others, in its form) gave, as OpenMetrics; for who accepts METRICS_OPEN. */
+#define METRICS_PLAIN "text/plain; version=0.0.4; charset=utf-8"
+#define METRICS_OPEN  "application/openmetrics-text; version=1.0.0; charset=utf-8"
+bool metrics_wants_open(const char *accept); /* the Accept header, or NULL */
+int MUSTCHECK metrics_openmetrics(const struct buf *text, struct buf *out);
 int MUSTCHECK metrics_print(struct metrics *m, struct buf *out);
