@@ -12,6 +12,9 @@
 #   make deb        build/redraft_VERSION_ARCH.deb
 #   make bench      speed as ratios against peers and limits; build/bench.jsonl, .svg (CELLS="capture_cost memory" for some)
 #   make soak       32 clients, hang-ups, switches, a broker that comes and goes: nothing leaks, nothing changes (MINUTES=30)
+#   make cuda       build/release/lib/redraft/redraft-cuda.so, with an installed CUDA toolkit or one fetched as wheels (640 MB, once)
+#   make check-gpu  the kernels', trainer's and engine's tests on a real GPU; says why not where there is none
+#   make bench-gpu  decode, training, capture and switch rates of a real GPU against its limits
 #   make bench-adapt  a stream of changing domains: what is followed, what is kept (hours; QUICK=1 minutes)
 #   make V=asan     the same under AddressSanitizer and UBSan, into build/asan
 #   make help       this list
@@ -26,6 +29,7 @@ WARN    := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-pro
 OPT.release := -O2 -g
 OPT.asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 OPT.double  := -O2 -g -DREDRAFT_DOUBLE
+OPT.gpu     := -O2 -g
 CFLAGS  := -std=gnu11 $(WARN) $(OPT.$(V)) -I. -MMD -MP -pthread -fno-math-errno -fvisibility=hidden -D_GNU_SOURCE -DREDRAFT_COMMIT='"$(COMMIT)"'
 LDFLAGS := $(filter -fsanitize%,$(OPT.$(V))) -pthread
 LIBS    := -lrdkafka -levent -levent_pthreads -ljansson -lcrypto -lm
@@ -57,6 +61,8 @@ $(B)/bin/redraft-learn: $(call obj,learn/redraft-learn.c $(LEARN) $(KERNELS) $(S
 $(B)/bin/redraftd:      $(call obj,daemon/redraftd.c $(DAEMON) $(SCHEMAS) $(BASE))
 $(B)/bin/redraftctl:    $(call obj,$(CTL) $(SCHEMAS) $(BASE))
 $(B)/bin/redraft-mock-broker: $(call obj,deploy/demo/mock-broker.c $(BASE))
+# Where the kernels of a GPU lie.
+$(B)/bin/redraft-serve $(B)/bin/redraft-learn: LDFLAGS += -Wl,-rpath,'$$ORIGIN/../lib/redraft'
 $(B)/bin/%:
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS)
@@ -83,6 +89,53 @@ $(B)/daemon/web.o: $(B)/daemon/page.h
 $(B)/serve/redraft-serve.o $(B)/serve/control.o $(B)/learn/redraft-learn.o $(B)/learn/control.o $(B)/daemon/redraftd.o $(B)/daemon/admin.o: $(B)/schemas/idl.h
 $(B)/serve/%.o $(B)/learn/%.o $(B)/daemon/%.o: CFLAGS += -I$(B)
 
+# CUDA: one library of kernels/cuda, loaded at run time where a driver answers. The same sources also become one that runs on a
+# CPU (tests/cuemu), which is what the tests load, with stand-ins for the driver and cuBLAS beside it.
+CUDA_HOME  ?= $(or $(patsubst %/bin/nvcc,%,$(firstword $(wildcard /usr/local/cuda/bin/nvcc))),$(shell deploy/install-deps --cuda))
+CUDA_ARCHS ?= 80 90 100
+CUDA_SRC   := $(wildcard kernels/cuda/*.c kernels/cuda/*.cu)
+CUDA_OBJ    = $(patsubst kernels/cuda/%,$(1)/%.o,$(CUDA_SRC))
+NVCC        = $(CUDA_HOME)/bin/nvcc -ccbin g++ -O3 -std=c++17 -I. $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+	      -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS)) -Werror all-warnings -Xptxas -Werror,-warn-spills \
+	      -Xcompiler -Wall,-Wextra,-Werror,-fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-fvisibility=hidden -MD
+CUDA_SO    := $(B)/lib/redraft/redraft-cuda.so
+cuda: $(CUDA_SO)
+$(CUDA_HOME)/bin/nvcc:
+	deploy/install-deps build cuda
+$(B)/cuda/%.cu.o: kernels/cuda/%.cu | $(CUDA_HOME)/bin/nvcc
+	@mkdir -p $(@D)
+	$(NVCC) -MF $(@:.o=.d) -c -o $@ $<
+$(B)/cuda/%.c.o: kernels/cuda/%.c | $(CUDA_HOME)/bin/nvcc
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -c -o $@ $<
+$(CUDA_SO): $(call CUDA_OBJ,$(B)/cuda)
+	@mkdir -p $(@D)
+	$(CC) -shared -o $@ $^ -Wl,-z,defs -Wl,--exclude-libs,ALL -L$(CUDA_HOME)/lib64 -lcudart_static -lpthread -ldl -lrt -lm
+
+EMU      := $(if $(filter double gpu,$(V)),,$(addprefix $(B)/cuemu/,redraft-cuda.so libcublas.so.13 libcuda.so.1))
+EMUFLAGS := $(OPT.$(V)) -O3 -Wall -Wextra -Werror -I. -isystem tests/cuemu/include -MMD -MP -pthread -fPIC
+EMULINK   = $(CC) -shared $(LDFLAGS) -o $@ $(filter %.o %.so,$^) -Wl,-rpath,'$$ORIGIN' -Wl,-soname,$(@F) -lstdc++ -lm
+$(B)/cuemu/%.cu.o: kernels/cuda/%.cu
+	@mkdir -p $(@D)
+	$(CXX) -std=gnu++17 $(EMUFLAGS) -fvisibility=hidden -include tests/cuemu/cuemu.h -x c++ -c -o $@ $<
+$(B)/cuemu/%.c.o: kernels/cuda/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fPIC -isystem tests/cuemu/include -c -o $@ $<
+$(B)/cuemu/%.o: tests/cuemu/%.cpp
+	@mkdir -p $(@D)
+	$(CXX) -std=gnu++17 $(EMUFLAGS) -c -o $@ $<
+$(B)/cuemu/%.o: tests/cuemu/%.c
+	@mkdir -p $(@D)
+	$(CC) $(EMUFLAGS) -c -o $@ $<
+$(B)/cuemu/libcuemu.so: $(B)/cuemu/fibers.o $(B)/cuemu/runtime.o
+	$(EMULINK)
+$(B)/cuemu/libcublas.so.13: $(B)/cuemu/blas.o $(B)/cuemu/libcuemu.so
+	$(EMULINK)
+$(B)/cuemu/libcuda.so.1: $(B)/cuemu/driver.o
+	$(EMULINK)
+$(B)/cuemu/redraft-cuda.so: $(call CUDA_OBJ,$(B)/cuemu) $(B)/cuemu/libcuemu.so
+	$(EMULINK)
+
 # Unit tests: tests/unit/<room>/test_x.c, one binary a source file, cmocka.
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT_SRC))
@@ -98,12 +151,13 @@ ROOMS.cross   := $(SERVE) $(LEARN) $(KERNELS) $(SCHEMAS) $(BASE)
 define room_tests
 $(B)/tests/$(1)/%: $(B)/tests/unit/$(1)/%.o $$(call obj,$$(ROOMS.$(1)))
 	@mkdir -p $$(@D)
-	$(CC) $(LDFLAGS) -o $$@ $$(filter %.o,$$^) $(LIBS) -lcmocka
+	$(CC) $(LDFLAGS) -Wl,-rpath,'$$$$ORIGIN/../../$(if $(filter gpu,$(V)),lib/redraft,cuemu)' -o $$@ $$(filter %.o,$$^) $(LIBS) -lcmocka
 endef
 $(foreach r,base schemas kernels serve learn daemon load cross,$(eval $(call room_tests,$(r))))
 ifeq ($(V),release) # it starts the real program
 $(B)/tests/learn/test_ranks: | $(B)/bin/redraft-learn $(MPI)
 endif
+$(filter $(B)/tests/kernels/% $(B)/tests/cross/%,$(UNIT_BIN)): | $(EMU)
 # Benches below the programs: build/release/bench/bench_<name>
 $(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS) $(BASE))
 $(B)/bench/bench_tap: $(B)/tests/bench/bench_tap.o $(call obj,$(ROOMS.serve))
@@ -123,6 +177,8 @@ unit-bins: $(UNIT_BIN)
 unit: unit-bins
 	tests/run-unit $(V) $(UNIT_BIN)
 
+check-gpu bench-gpu:
+	tests/gpu/$@
 deps:
 	deploy/install-deps
 demo:
@@ -160,6 +216,8 @@ install: docs
 	install -d $(D)$(PREFIX)/share/man/man{1,5,8} $(D)$(PREFIX)/share/{bash-completion/completions,zsh/vendor-completions} $(D)$(PREFIX)/share/doc/redraft/examples
 	install -s $(PROGS:%=$(B)/bin/%) $(D)$(PREFIX)/bin
 	mv $(D)$(PREFIX)/bin/redraft-mock-broker $(D)$(PREFIX)/libexec/redraft/
+	install -d $(D)$(PREFIX)/lib/redraft
+	for f in $(CUDA_SO); do [ ! -e $$f ] || install -s -m 644 $$f $(D)$(PREFIX)/lib/redraft/ || exit 1; done
 	for f in deploy/systemd/*; do sed 's,@bindir@,$(PREFIX)/bin,; s,@sysconfdir@,$(SYSCONFDIR),' $$f | install -m 644 /dev/stdin $(D)$(UNITDIR)/$${f##*/} || exit 1; done
 	install -m 644 deploy/sysusers.d/redraft.conf $(D)$(PREFIX)/lib/sysusers.d/
 	install -m 644 deploy/tmpfiles.d/redraft.conf $(D)$(PREFIX)/lib/tmpfiles.d/
@@ -179,6 +237,6 @@ help:
 	@sed -n 's/^#   //p' Makefile
 clean:
 	rm -rf build
-.PHONY: all sims docs install deb unit unit-bins deps demo check system lint fuzz bench bench-adapt soak help clean
+.PHONY: all sims cuda check-gpu bench-gpu docs install deb unit unit-bins deps demo check system lint fuzz bench bench-adapt soak help clean
 .DEFAULT_GOAL := all
 -include $(shell test -d $(B) && find $(B) -name '*.d')

@@ -4,12 +4,14 @@
  * struct dev and never see which one it is. Activations, KV and weights live in
  * device memory (on the CPU: ordinary memory, huge pages when large). Small
  * index arrays (token ids, positions, slots) are host arrays; an op that needs
- * them on the device takes them along.
+ * them on the device takes them along: they may be changed as soon as it returns.
  *
  * Threads: calls on one dev must come from one thread at a time. The CPU back
- * end spreads one op over its pool: waiters spin at most 50 µs, then sleep.
+ * end spreads one op over its pool: waiters spin at most 50 µs, then sleep. A
+ * GPU's ops return when they are queued.
  */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "daemon/base/err.h"
@@ -24,24 +26,44 @@ typedef float real;
 
 struct ops;
 
+enum dev_kind { DEV_AUTO, DEV_CPU, DEV_CUDA };
 enum dev_isa { ISA_AUTO, ISA_PORTABLE, ISA_AVX2, ISA_AVX512 /* F+BW+VL+BF16 */ };
+/* On a GPU: strict holds the law of summation order of ops.h for serving, fast does not; on the CPU all is strict. */
+enum dev_math { MATH_STRICT, MATH_FAST };
 
 struct dev {
 	const struct ops *ops;
 	void *impl;        /* back end's own */
+	enum dev_kind kind;
 	int n_threads;
-	enum dev_isa isa;  /* the path in use, never ISA_AUTO */
+	enum dev_isa isa;  /* CPU: the path in use, never ISA_AUTO */
+	char about[192];   /* which device, for the log: "cpu avx2, 2 threads (no CUDA driver: ...)" */
 	char error[128];   /* text of the last failure, for the caller's report */
-	void (*between)(void *arg); /* before each operation, on the caller's thread; may be NULL. For who shares the machine: it may sleep a little */
+	void (*between)(void *arg); /* before each operation (GPU: after it is queued), on the caller's thread; may be NULL. For who shares the machine: it may sleep a little */
 	void *between_arg;
+	bool lost;         /* the device is gone for this process: end it, and let the service manager begin another */
 	_Atomic uint64_t beats; /* operations begun: grows while the device computes, so that a watchdog sees it move */
+	struct dev *(*close)(struct dev *d);
+	int (*again)(struct dev *d, struct dev **ret);
 };
 
-/* threads >= 1 (the caller's thread is one of them). -ENOTSUP: this CPU lacks the
- * asked path. */
+struct dev_options {
+	enum dev_kind kind; /* DEV_AUTO: a GPU where one answers, else the CPU, and dev->about says why */
+	int threads;        /* of the CPU, >= 1; the caller's is one of them */
+	enum dev_isa isa;
+	enum dev_math math;
+	bool background; /* GPU: lowest priority, for work beside a server */
+	bool wait;       /* GPU: wait for each operation: tests, fault finding */
+};
+/* -ENODEV no GPU (DEV_CUDA only), -ENOENT no library for it, -ENOTSUP this CPU lacks the asked path; e says it in a sentence. */
+int MUSTCHECK dev_new(const struct dev_options *o, struct dev **ret, struct errtext *e);
+/* The two back ends. threads >= 1. -ENOTSUP: this CPU lacks the asked path. */
 int MUSTCHECK dev_cpu_new(int threads, enum dev_isa isa, struct dev **ret);
+int MUSTCHECK dev_cuda_new(const struct dev_options *o, struct dev **ret, struct errtext *e);
+/* One more on the same hardware, for another thread (CPU: of one thread). What one packed the other can use. */
+int MUSTCHECK dev_again(struct dev *d, struct dev **ret);
 struct dev *dev_free(struct dev *d);
 const char *dev_isa_name(enum dev_isa isa);
 int dev_isa_parse(const char *name, enum dev_isa *ret); /* "auto" "portable" "avx2" "avx512"; -EINVAL */
-/* Change how many of the pool's threads an op uses (1..n at creation). Results do not change. */
+/* CPU: change how many of the pool's threads an op uses (1..n at creation). Results do not change. */
 void dev_set_threads(struct dev *d, int n);

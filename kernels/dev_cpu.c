@@ -4,6 +4,7 @@
  * only where cpuid says they may.
  */
 #include "kernels/cpu/cpu.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,23 @@ static const struct cpu_kernels *kernels_of(enum dev_isa isa)
 	return &cpu_kernels_portable;
 }
 
+static struct dev *close_dev(struct dev *d)
+{
+	struct cpu *c = cpu_of(d);
+	pool_free(c->pool);
+	cpu_rope_free(c->rope);
+	cpu_arena_close(c->chunk);
+	free(c->scratch);
+	free(c);
+	free(d);
+	return NULL;
+}
+
+static int again(struct dev *d, struct dev **ret)
+{
+	return dev_cpu_new(1, d->isa, ret);
+}
+
 int dev_cpu_new(int threads, enum dev_isa isa, struct dev **ret)
 {
 	if (isa == ISA_AUTO)
@@ -55,48 +73,15 @@ int dev_cpu_new(int threads, enum dev_isa isa, struct dev **ret)
 	}
 	c->k = kernels_of(isa);
 	c->max_threads = threads;
-	*d = (struct dev){.ops = &ops_cpu, .impl = c, .n_threads = threads, .isa = isa};
+	*d = (struct dev){.ops = &ops_cpu, .impl = c, .kind = DEV_CPU, .n_threads = threads, .isa = isa, .close = close_dev, .again = again};
+	(void)snprintf(d->about, sizeof d->about, "cpu %s, %d thread%s", dev_isa_name(isa), threads, threads == 1 ? "" : "s");
 	*ret = d;
 	return 0;
 }
 
-struct dev *dev_free(struct dev *d)
-{
-	if (!d)
-		return NULL;
-	struct cpu *c = cpu_of(d);
-	pool_free(c->pool);
-	cpu_rope_free(c->rope);
-	cpu_arena_close(c->chunk);
-	free(c->scratch);
-	free(c);
-	free(d);
-	return NULL;
-}
-
 void dev_set_threads(struct dev *d, int n)
 {
+	if (d->kind != DEV_CPU)
+		return;
 	d->n_threads = cpu_max(1, cpu_min(n, cpu_of(d)->max_threads));
-}
-
-static const char *const isa_names[] = {
-	[ISA_AUTO] = "auto",
-	[ISA_PORTABLE] = "portable",
-	[ISA_AVX2] = "avx2",
-	[ISA_AVX512] = "avx512",
-};
-
-const char *dev_isa_name(enum dev_isa isa)
-{
-	return (size_t)isa < sizeof isa_names / sizeof *isa_names ? isa_names[isa] : "?";
-}
-
-int dev_isa_parse(const char *name, enum dev_isa *ret)
-{
-	for (size_t i = 0; i < sizeof isa_names / sizeof *isa_names; i++)
-		if (strcmp(name, isa_names[i]) == 0) {
-			*ret = (enum dev_isa)i;
-			return 0;
-		}
-	return -EINVAL;
 }

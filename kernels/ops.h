@@ -102,9 +102,13 @@ struct ttt_block {
 struct ops {
 	/* ---- memory ---- */
 	void *(*alloc)(struct dev *d, size_t bytes); /* zeroed, 64-byte aligned; NULL = out of memory */
-	void (*free)(struct dev *d, void *p);        /* NULL is fine */
+	/* The same that the host may read and write too, after sync: what the device leaves for it (logits, features) */
+	void *(*alloc_shared)(struct dev *d, size_t bytes);
+	void (*free)(struct dev *d, void *p);        /* of either; NULL is fine */
 	int (*upload)(struct dev *d, void *dst, const void *host, size_t bytes);
 	int (*download)(struct dev *d, void *host, const void *src, size_t bytes); /* waits */
+	int (*zero)(struct dev *d, void *p, size_t bytes);
+	int (*sync)(struct dev *d); /* wait until all that was asked is done, and say whether it was */
 
 	/* ---- weights ---- */
 	/* Pack src [N,K] of type src_type (host memory) as `type`. f32 to bf16 rounds to

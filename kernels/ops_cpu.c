@@ -28,12 +28,29 @@ static int cpu_copy(struct dev *d, void *dst, const void *src, size_t bytes)
 	return 0;
 }
 
+static int cpu_zero(struct dev *d, void *p, size_t bytes)
+{
+	(void)d;
+	if (bytes)
+		memset(p, 0, bytes);
+	return 0;
+}
+
+static int cpu_sync(struct dev *d)
+{
+	(void)d;
+	return 0;
+}
+
 extern const struct ops ops_cpu;
 const struct ops ops_cpu = {
 	.alloc = cpu_alloc,
+	.alloc_shared = cpu_alloc,
 	.free = cpu_free,
 	.upload = cpu_copy,
 	.download = cpu_copy,
+	.zero = cpu_zero,
+	.sync = cpu_sync,
 	.weight_pack = cpu_weight_pack,
 	.weight_unpack = cpu_weight_unpack,
 	.weight_free = cpu_weight_free,

@@ -24,7 +24,7 @@ enum { SEGMENT_BYTES = 64 << 20, SAY_US = 1000000 };
 struct conf {
 	char *store, *target_fp, *from_pool, *from_files, *judge_pool, *from_draft, *out, *daemon_socket;
 	bool json, prompt_rows, submit, resume;
-	int optimizer, loss, teacher, schedule, order;
+	int optimizer, loss, teacher, schedule, order, device, device_math;
 	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, eval_tokens, domain_max, k, cache_mb, ulysses, timeout_s;
 	double lr, muon_lr, clip, decay, ema, share, replay_share, anchor;
 };
@@ -51,6 +51,8 @@ static const struct conf_entry entries[] = {
 	{"eval.k", CONF_INT, AT(k), "5", 1, TTT_MAX_STEPS, NULL, false, "tok", "chain length of the accept length"},
 	{"heldout.share", CONF_REAL, AT(share), "0.1", 0, 0.9, NULL, false, "", "share of the runs that is judged and not trained"},
 	{"heldout.domain_max", CONF_INT, AT(domain_max), "24", 1, 10000, NULL, false, "runs", "runs judged of each domain at most"},
+	{"device", CONF_ENUM, AT(device), "auto", 0, 0, "auto|cpu|cuda", false, "", "what computes; auto takes a GPU where one answers"},
+	{"device_math", CONF_ENUM, AT(device_math), "fast", 0, 0, "strict|fast", false, "", "on a GPU: fast multiplies in bf16, strict in f32; sums are f32"},
 	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness"},
 	{"seed", CONF_INT, AT(seed), "1", 0, 9007199254740991.0, NULL, false, "", "seed of every random choice"},
@@ -255,19 +257,22 @@ static int open_start(const struct session *s, struct draft *ret, bool *ret_any,
 }
 
 /* All processors, or this rank's share of those of its machine. */
-static int open_dev(const struct session *s, struct dev **ret)
+static int open_dev(const struct session *s, struct dev **ret, struct errtext *e)
 {
 	long all = sysconf(_SC_NPROCESSORS_ONLN) / s->ranks->local;
 	int threads = s->c->threads ? (int)s->c->threads : all > 1 ? (int)all : 1;
 	(void)setpriority(PRIO_PROCESS, 0, (int)s->c->nice);
-	return dev_cpu_new(threads, ISA_AUTO, ret);
+	if (s->ranks->size > 1 && s->c->device == DEV_CUDA)
+		return errtext_set(e, -ENOTSUP, "ranks share rows through host memory so far: device = cpu");
+	enum dev_kind kind = s->ranks->size > 1 ? DEV_CPU : (enum dev_kind)s->c->device;
+	return dev_new(&(struct dev_options){.kind = kind, .threads = threads, .math = (enum dev_math)s->c->device_math}, ret, e);
 }
 
 /* Every rank but the first. */
 static int follow(const struct session *s, struct errtext *e)
 {
 	struct dev *d = NULL;
-	int r = open_dev(s, &d);
+	int r = open_dev(s, &d, e);
 	if (!r)
 		r = crew_follow(s->ranks, d, s->fz->embedding, s->fz->V, s->fz->H, e);
 	dev_free(d);
@@ -289,7 +294,7 @@ static int train(struct session *s, struct errtext *e)
 	if (!r && *s->c->judge_pool)
 		r = corpus_open(s->c->judge_pool, s->fz, &judge, e);
 	if (!r)
-		r = open_dev(s, &d);
+		r = open_dev(s, &d, e);
 	if (!r) {
 		fprintf(stderr, "%d requests, %" PRId64 " rows (%" PRId64 " generated), %" PRIu64 " records refused%s%s\n", corpus.runs.n, corpus.rows, corpus.generated,
 			corpus.refused, *corpus.why ? ": " : "", corpus.why);

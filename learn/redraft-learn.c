@@ -33,7 +33,7 @@
 
 struct conf {
 	char *store, *state_dir, *run_dir, *daemon_socket, *serve_socket, *brokers, *source_conf, *topic, *target_fp, *follow_journal, *vocab_from;
-	int log_level, optimizer, loss, teacher, policy;
+	int log_level, optimizer, loss, teacher, policy, device, device_math;
 	int64_t memory_mb, flat_after, max_age_h;
 	double tpot_ms, tpot_ratio, least, flat_gain;
 	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
@@ -54,6 +54,8 @@ static const struct conf_entry entries[] = {
 	{"source.conf", CONF_STRING, AT(source_conf), "", 0, 0, NULL, false, "", "more librdkafka settings, k=v,k=v"},
 	{"topic", CONF_STRING, AT(topic), "redraft.traces", 0, 0, NULL, false, "", "topic of the trace records"},
 	{"target_fp", CONF_STRING, AT(target_fp), "", 0, 0, NULL, false, "", "fingerprint of the target; empty = the only one in store/frozen"},
+	{"device", CONF_ENUM, AT(device), "auto", 0, 0, "auto|cpu|cuda", false, "", "what computes; auto takes a GPU where one answers, at the lowest priority"},
+	{"device_math", CONF_ENUM, AT(device_math), "fast", 0, 0, "strict|fast", false, "", "on a GPU: fast multiplies in bf16, strict in f32; sums are f32"},
 	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness of the compute threads"},
 	{"cpu.policy", CONF_ENUM, AT(policy), "batch", 0, 0, "other|batch|idle", false, "", "scheduling of the compute threads; idle: only what nobody else wants"},
@@ -205,7 +207,7 @@ static int init(const struct conf *c, const struct frozen *fz)
 	learner_options(c, &o);
 	int r = open_source(c, &src, &e);
 	if (!r)
-		r = dev_cpu_new(n_threads(c), ISA_AUTO, &d);
+		r = dev_new(&(struct dev_options){.kind = (enum dev_kind)c->device, .threads = n_threads(c), .math = (enum dev_math)c->device_math}, &d, &e);
 	if (!r)
 		r = learner_open(&o, d, src, fz, &l, &e);
 	if (r == LEARNER_E_INEXACT)
@@ -321,7 +323,8 @@ static json_t *on_config(void *arg)
 static int run(struct conf *c, const struct frozen *fz, int argc, char **argv)
 {
 	struct worker_options o = {
-		.threads = n_threads(c), .nice = (int)c->nice, .policy = c->policy == 0 ? SCHED_OTHER : c->policy == 1 ? SCHED_BATCH : SCHED_IDLE,
+		.device = {.kind = (enum dev_kind)c->device, .threads = n_threads(c), .math = (enum dev_math)c->device_math, .background = true},
+		.nice = (int)c->nice, .policy = c->policy == 0 ? SCHED_OTHER : c->policy == 1 ? SCHED_BATCH : SCHED_IDLE,
 		.serve_socket = c->serve_socket, .daemon_socket = c->daemon_socket,
 		.follow = *c->follow_journal ? c->follow_journal : NULL, .follow_print = (int)c->follow_print,
 	};

@@ -232,13 +232,5 @@ int ttt_reserve(struct ttt *t, int n, int n_steps)
 
 int ttt_zero(const struct ttt *t, real *p, size_t n)
 {
-	static const char zeros[1 << 16];
-	size_t bytes = n * sizeof(real);
-	for (size_t at = 0; at < bytes; at += sizeof zeros) {
-		size_t part = bytes - at < sizeof zeros ? bytes - at : sizeof zeros;
-		int r = t->d->ops->upload(t->d, (char *)p + at, zeros, part);
-		if (r < 0)
-			return r;
-	}
-	return 0;
+	return t->d->ops->zero(t->d, p, n * sizeof(real));
 }

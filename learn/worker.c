@@ -432,9 +432,10 @@ static int run(struct worker *w, struct errtext *e)
 	if (w->o.policy != SCHED_OTHER && sched_setscheduler(0, w->o.policy, &(struct sched_param){0}))
 		log_warn("cpu.policy: %s; going on as any other process", strerror(errno));
 	(void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), w->o.nice); /* before the pool's threads: they inherit it */
-	int r = dev_cpu_new(w->o.threads, ISA_AUTO, &w->d);
+	int r = dev_new(&w->o.device, &w->d, e);
 	if (r)
-		return errtext_set(e, r, "threads: %s", strerror(-r));
+		return r;
+	log_info("device: %s", w->d->about);
 	pace_attach(w->pace, w->d);
 	atomic_store(&w->counted, w->d);
 	r = learner_open(&w->o.learner, w->d, w->src, w->fz, &w->l, e);
@@ -473,7 +474,7 @@ static void *thread_main(void *arg)
 	struct worker *w = arg;
 	int r = run(w, &w->message);
 	if (r && !*w->message.text)
-		(void)errtext_set(&w->message, 0, "%s", strerror(-r));
+		(void)errtext_set(&w->message, 0, "%s", r == -EIO && w->d && *w->d->error ? w->d->error : strerror(-r));
 	w->code = !r ? 0 : w->l ? 1 : 2;
 	pthread_mutex_lock(&w->lock);
 	w->ended = true;

@@ -21,7 +21,8 @@ struct worker_pace {
 
 struct worker_options {
 	struct learner_options learner;
-	int threads, nice;
+	struct dev_options device;
+	int nice;
 	int policy;                /* SCHED_OTHER, SCHED_BATCH, SCHED_IDLE */
 	const char *serve_socket;  /* serving's status socket, for the pace; "" = nobody is asked */
 	uint64_t ask_us;           /* how often */

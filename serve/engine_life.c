@@ -51,10 +51,11 @@ static int alloc_arrays(struct engine *g)
 	const struct ops *o = d->ops;
 	int n_logits = g->o.max_seqs * g->max_piece;
 	size_t rows = (size_t)g->max_rows, H = (size_t)g->H, L = (size_t)n_logits;
-	g->features = o->alloc(d, rows * N_BOUNDARIES * H * sizeof(real));
-	g->d_features = o->alloc(d, rows * N_BOUNDARIES * H * sizeof(real));
-	g->hidden = o->alloc(d, rows * H * sizeof(real));
-	g->logits = o->alloc(d, L * (size_t)g->V * sizeof(real));
+	/* what sampling and the tap read and what kept features are written to, on a GPU too */
+	g->features = o->alloc_shared(d, rows * N_BOUNDARIES * H * sizeof(real));
+	g->d_features = o->alloc_shared(d, rows * N_BOUNDARIES * H * sizeof(real));
+	g->hidden = o->alloc_shared(d, rows * H * sizeof(real));
+	g->logits = o->alloc_shared(d, L * (size_t)g->V * sizeof(real));
 	g->sampler = sampler_new(g->V);
 	if (!g->features || !g->d_features || !g->hidden || !g->logits || !g->sampler)
 		return -ENOMEM;
@@ -202,7 +203,7 @@ static int reserve(struct engine *g, uint32_t version, char ret_sha[static 65], 
 int engine_load(struct engine *g, uint32_t version, const char *dir, char ret_sha[static 65], struct errtext *e)
 {
 	const struct llama_config *c = llama_cfg(g->o.target);
-	struct slot_spec spec = {.isa = g->o.dev->isa, .embedding = llama_embedding(g->o.target), .n_target_layers = c->n_layer,
+	struct slot_spec spec = {.dev = g->o.dev, .embedding = llama_embedding(g->o.target), .n_target_layers = c->n_layer,
 				 .boundaries = c->boundaries, .type = g->o.f32_kv ? DT_F32 : DT_BF16, .M = g->max_rows,
 				 .n = g->o.max_seqs * TREE_WIDTH};
 	struct slot_load l;

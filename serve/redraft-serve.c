@@ -38,7 +38,7 @@ enum { GIVE_UP_US = 1000000, FLUSH_US = 200000, KEYS_US = 1000000, MAX_BODY = 8 
 struct conf {
 	char *model, *model_name, *family, *listen, *listen_unix, *api_keys_file, *run_dir, *store;
 	int64_t threads, max_seqs, max_queue, max_context, kv_tokens, prefill_chunk, draft_k, draft_nodes;
-	int isa, log_level, draft_mode;
+	int device, device_math, isa, log_level, draft_mode;
 	char *brokers, *extra, *domains, *tenant_key_file;
 	double sample;
 	int64_t topk, ring_mb, queue_mb;
@@ -62,6 +62,9 @@ static const struct conf_entry entries[] = {
 	{"bodies_mb", CONF_INT, AT(bodies_mb), "256", 8, 65536, NULL, false, "MiB", "Request bodies held at a time, all together, beyond the first 64 KiB of each."},
 	{"run_dir", CONF_STRING, AT(run_dir), "/run/redraft/serve", 0, 0, NULL, false, "", "Folder of the control and status sockets."},
 	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "The version store."},
+	{"device", CONF_ENUM, AT(device), "auto", 0, 0, "auto|cpu|cuda", false, "", "What computes; auto takes a GPU where one answers, and the log says why not."},
+	{"device_math", CONF_ENUM, AT(device_math), "strict", 0, 0, "strict|fast", false, "",
+	 "On a GPU: strict gives a drafted answer the bits of a plain one, fast gives them up for faster prefill (kernels/README.md says by how much)."},
 	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "", "Compute threads; 0 takes one for each core."},
 	{"isa", CONF_ENUM, AT(isa), "auto", 0, 0, "auto|portable|avx2|avx512", false, "", "Which code path the kernels take."},
 	{"max_seqs", CONF_INT, AT(max_seqs), "8", 1, ENGINE_MAX_SEQS, NULL, false, "", "Requests decoded together."},
@@ -168,19 +171,19 @@ static int open_model(struct serve *s, struct errtext *e)
 	int threads = s->conf.threads ? (int)s->conf.threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
 	uint64_t start = clock_us();
 	struct errtext why = {""};
-	int r = dev_cpu_new(threads, (enum dev_isa)s->conf.isa, &s->dev);
+	struct dev_options o = {.kind = (enum dev_kind)s->conf.device, .threads = threads, .isa = (enum dev_isa)s->conf.isa, .math = (enum dev_math)s->conf.device_math};
+	int r = dev_new(&o, &s->dev, &why);
 
-	if (r == -ENOTSUP)
-		return errtext_set(e, r, "this CPU lacks what isa %s needs; use auto", dev_isa_name((enum dev_isa)s->conf.isa));
 	if (r < 0)
-		return errtext_set(e, r, "the compute device cannot be opened: %s", strerror(-r));
+		return errtext_set(e, r, "the compute device cannot be opened: %.200s", why.text);
+	log_info("device: %s", s->dev->about);
 	r = target_open(s->dev, s->conf.model, DT_BF16, s->conf.max_context ? (int)s->conf.max_context : INT_MAX, &s->target, &why);
 	if (r < 0)
 		return strstr(why.text, s->conf.model) ? errtext_set(e, r, "%s", why.text) :
 							errtext_set(e, r, "model %.100s: %.140s", s->conf.model, why.text);
 	(void)snprintf(s->model_name, sizeof s->model_name, "%s", *s->conf.model_name ? s->conf.model_name : s->target->name);
-	log_info("model %s: %d blocks, width %d, vocabulary %d, fingerprint %.12s, %d threads (%s), opened in %.1f s", s->model_name,
-		 s->target->cfg.n_layer, s->target->cfg.H, s->target->cfg.V, s->target->fp, threads, dev_isa_name(s->dev->isa),
+	log_info("model %s: %d blocks, width %d, vocabulary %d, fingerprint %.12s, opened in %.1f s", s->model_name,
+		 s->target->cfg.n_layer, s->target->cfg.H, s->target->cfg.V, s->target->fp,
 		 (double)(clock_us() - start) / 1e6);
 	r = chat_select(s->target->chat_template, s->target->chat_template_len, *s->conf.family ? s->conf.family : NULL, &s->chat, &why);
 	if (r < 0 && *s->conf.family)
@@ -404,6 +407,10 @@ static void on_status(void *arg, char *ret, size_t size)
 	struct serve *s = arg;
 	struct engine_status g;
 
+	if (s->dev->lost && s->loaded == 0) { /* no call will succeed again in this process; another may */
+		s->loaded = errtext_set(&s->why, -EIO, "the device is lost, ending so that the service manager starts anew: %.120s", s->dev->error);
+		loop_stop(s->loop);
+	}
 	engine_status(s->engine, &g);
 	(void)snprintf(ret, size, "serving %s, draft version %u live; %d running, %d waiting", s->model_name, g.live, g.running, g.waiting);
 }

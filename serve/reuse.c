@@ -120,6 +120,8 @@ static bool rebuild(struct engine *g, struct session *s, int i, int n)
 	float logp[TREE_WIDTH];
 	int row0 = i * PAGE_TOK;
 	rows_reset(b);
+	if (g->o.dev->ops->sync(g->o.dev)) /* what reads d_features now is over before they are written */
+		return false;
 	for (int p = 0; p < n; p++) {
 		keep_get(&g->keep, s->pages[i + p] * PAGE_TOK, PAGE_TOK, g->d_features + (size_t)p * PAGE_TOK * (size_t)g->keep.W);
 		for (int t = row0 + p * PAGE_TOK; t < row0 + (p + 1) * PAGE_TOK; t++)

@@ -150,8 +150,8 @@ static int forward(struct engine *g)
 		return 0;
 	struct llama_batch lb = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
 				 .logit_rows = b->logit_rows, .n_logits = b->n_logits};
-	return llama_forward(g->o.target, &g->kv, &lb, features_wanted(g) ? g->features : NULL,
-			     hidden_wanted(g) ? g->hidden : NULL, g->logits);
+	int r = llama_forward(g->o.target, &g->kv, &lb, features_wanted(g) ? g->features : NULL, hidden_wanted(g) ? g->hidden : NULL, g->logits);
+	return r ? r : g->o.dev->ops->sync(g->o.dev); /* the one wait of a round: the host draws from the logits */
 }
 
 struct ending { const struct engine *g; const struct session *s; };
@@ -201,7 +201,8 @@ static int straighten(struct engine *g, const struct piece *p, const struct verd
 		if (!r && logits)
 			r = o->copy_rows(g->o.dev, g->logits + (size_t)(p->logit0 + 1 + i) * (size_t)g->V, g->V, g->logits, g->V, &lsrc, 1, g->V);
 	}
-	return r ? r : n ? o->kv_copy(g->o.dev, &g->kv, to, from, n) : 0;
+	r = !r && n ? o->kv_copy(g->o.dev, &g->kv, to, from, n) : r;
+	return r || !n ? r : o->sync(g->o.dev); /* the tap and log-probabilities read what was moved */
 }
 
 /* Draw, compare, enter the result; the tokens go out before the drafts are extended. */

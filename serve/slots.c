@@ -39,7 +39,7 @@ void slots_abandon(struct slots *t, int i)
 int slot_read(const struct slot_spec *spec, const char *dir, struct slot_load *ret, struct errtext *e)
 {
 	struct slot_load l = {.kind = kinds[0]};
-	int r = dev_cpu_new(1, spec->isa, &l.d);
+	int r = dev_again(spec->dev, &l.d);
 	if (r)
 		return errtext_set(e, r, "no device to load a draft on");
 	r = l.kind->load(l.d, dir, spec->embedding, spec->n_target_layers, spec->boundaries, spec->type, &l.x, e);

@@ -42,7 +42,7 @@ struct slot_load {
 	struct draft *x;
 	char sha[65];
 };
-struct slot_spec { enum dev_isa isa; const struct weight *embedding; int n_target_layers; const int *boundaries; enum dtype type; int M, n; };
+struct slot_spec { struct dev *dev; /* of the engine: drafts are loaded beside it */ const struct weight *embedding; int n_target_layers; const int *boundaries; enum dtype type; int M, n; };
 
 int slots_find(const struct slots *t, uint32_t version); /* number or -1 */
 /* A free slot set to loading: its number, -EEXIST (ready), -EBUSY (being loaded), -ENOSPC. */

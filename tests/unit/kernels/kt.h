@@ -1,6 +1,10 @@
-/* What the kernel tests share: one cmocka test per ISA path (a path that this CPU
- * or build lacks is skipped with a reason), seeded random arrays, and comparisons
+/* What the kernel tests share: one cmocka test per path (the CPU's ISA paths and CUDA; a
+ * path that this machine or build lacks is skipped with a reason), seeded random arrays, and comparisons
  * that a NaN fails. References are naive loops in double.
+ *
+ * Where there is no GPU the CUDA path runs over tests/cuemu. Arrays come from kt_reals and the like
+ * and go by kt_free: on a GPU they are memory that host and device both see, so that a test reads as
+ * if there were one memory; for the same reason its device waits after each operation.
  */
 #pragma once
 #include <math.h>
@@ -23,27 +27,82 @@ enum { KT_MAX_THREADS = 3 };
 #define KT_TOL(f32) (f32)
 #endif
 
-static const enum dev_isa kt_isas[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512};
+struct kt_path {
+	enum dev_kind kind;
+	enum dev_isa isa;
+};
+static const struct kt_path kt_paths[] = {{DEV_CPU, ISA_PORTABLE}, {DEV_CPU, ISA_AVX2}, {DEV_CPU, ISA_AVX512}, {DEV_CUDA, ISA_AUTO}};
 
 #define KT_TESTS(fn)                                                                          \
-	{#fn "/portable", fn, NULL, NULL, (void *)(uintptr_t)&kt_isas[0]},                    \
-		{#fn "/avx2", fn, NULL, NULL, (void *)(uintptr_t)&kt_isas[1]},                \
+	{#fn "/portable", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[0]},                   \
+		{#fn "/avx2", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[1]},               \
+		{#fn "/avx512", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[2]},             \
 	{                                                                                     \
-#fn "/avx512", fn, NULL, NULL, (void *)(uintptr_t)&kt_isas[2]                         \
+#fn "/cuda", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[3]                          \
 	}
+
+static struct dev *kt_gpu; /* of the test that runs; NULL on the CPU */
 
 static inline struct dev *kt_dev(void **state, int threads)
 {
-	enum dev_isa isa = *(const enum dev_isa *)*state;
+	const struct kt_path *path = *state;
+	struct dev_options o = {.kind = path->kind, .threads = threads, .isa = path->isa, .wait = true};
+	struct errtext e = {""};
 	struct dev *d = NULL;
-	int r = dev_cpu_new(threads, isa, &d);
-	if (r == -ENOTSUP) {
-		print_message("skip: this CPU or build has no %s path\n", dev_isa_name(isa));
+	int r = dev_new(&o, &d, &e);
+	if (r == -ENOTSUP || r == -ENODEV || r == -ENOENT) {
+		print_message("skip: %s\n", e.text);
 		skip();
 	}
-	assert_int_equal(r, 0);
-	assert_int_equal(d->isa, isa);
+	if (r)
+		fail_msg("%s", e.text);
+	assert_int_equal(d->kind, path->kind);
+	assert_int_equal(d->isa, path->isa);
+	kt_gpu = d->kind == DEV_CUDA ? d : NULL;
 	return d;
+}
+
+static inline bool kt_rounds_x(const struct dev *d) /* do bf16 weights meet bf16 activations? */
+{
+	return d->kind == DEV_CUDA || d->isa == ISA_AVX512;
+}
+
+static inline int kt_threads(const struct dev *d) /* up to which a test tries */
+{
+	return d->kind == DEV_CUDA ? 1 : KT_MAX_THREADS;
+}
+
+enum { KT_MAX_SHARED = 1024 };
+static void *kt_shared[KT_MAX_SHARED]; /* what came from kt_gpu */
+
+/* malloc'd exactly, so that the sanitizer sees a step past the end */
+static inline void *kt_mem(size_t n, size_t size)
+{
+	if (n >= (size_t)1 << 32)
+		abort();
+	if (!kt_gpu) {
+		void *p = malloc(n ? n * size : 1);
+		assert_non_null(p);
+		return p;
+	}
+	int i = 0;
+	while (i < KT_MAX_SHARED - 1 && kt_shared[i])
+		i++;
+	assert_null(kt_shared[i]);
+	kt_shared[i] = kt_gpu->ops->alloc_shared(kt_gpu, n * size);
+	assert_non_null(kt_shared[i]);
+	return kt_shared[i];
+}
+
+static inline void kt_free(void *p)
+{
+	for (int i = 0; kt_gpu && p && i < KT_MAX_SHARED; i++)
+		if (kt_shared[i] == p) {
+			kt_shared[i] = NULL;
+			kt_gpu->ops->free(kt_gpu, p);
+			return;
+		}
+	free(p);
 }
 
 static uint64_t kt_state = 0x9e3779b97f4a7c15u;
@@ -67,13 +126,9 @@ static inline double kt_uniform(void) /* [-1, 1) */
 	return (double)kt_u32() / 2147483648.0 - 1.0;
 }
 
-/* malloc'd exactly, so that the sanitizer sees a step past the end */
 static inline real *kt_reals(size_t n, double scale)
 {
-	if (n >= (size_t)1 << 32)
-		abort();
-	real *p = malloc(n ? n * sizeof *p : 1);
-	assert_non_null(p);
+	real *p = kt_mem(n, sizeof *p);
 	for (size_t i = 0; i < n; i++)
 		p[i] = (real)(kt_uniform() * scale);
 	return p;
@@ -99,10 +154,7 @@ static inline double *kt_doubles(size_t n)
 
 static inline real *kt_copy(const real *x, size_t n)
 {
-	if (n >= (size_t)1 << 32)
-		abort();
-	real *p = malloc(n ? n * sizeof *p : 1);
-	assert_non_null(p);
+	real *p = kt_mem(n, sizeof *p);
 	memcpy(p, x, n * sizeof *p);
 	return p;
 }

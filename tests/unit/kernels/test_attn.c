@@ -36,14 +36,14 @@ static void sequence_write(struct dev *d, struct kv_pool *p, int layer, const st
 	for (int t = 0; t < s->T; t++)
 		slots[t] = s->pages[t / TOK] * TOK + (uint32_t)(t % TOK);
 	assert_int_equal(d->ops->kv_write(d, p, layer, s->k, s->v, p->n_kv * p->d, slots, s->T), 0);
-	free(slots);
+	kt_free(slots);
 }
 
 static void sequence_done(struct sequence *s)
 {
-	free(s->q);
-	free(s->k);
-	free(s->v);
+	kt_free(s->q);
+	kt_free(s->k);
+	kt_free(s->v);
 }
 
 static void pool_new_of(struct dev *d, struct kv_pool *p, const struct shape *sh, enum dtype type)
@@ -77,7 +77,7 @@ static void reference(double *out, const struct sequence *s, const struct shape 
 				for (int c = 0; c < hd; c++)
 					o[c] += p[i] / sum * held((double)s->v[(i * sh->nkv + h / group) * hd + c], type);
 		}
-	free(p);
+	kt_free(p);
 }
 
 static void against_reference(void **state)
@@ -101,9 +101,9 @@ static void against_reference(void **state)
 			for (int t = 0; t < T; t++)
 				memcpy(flat + t * w, out + t * ld, (size_t)w * sizeof *out);
 			kt_close(flat, ref, (size_t)(T * w), KT_TOL(3e-6));
-			free(ref);
-			free(out);
-			free(flat);
+			kt_free(ref);
+			kt_free(out);
+			kt_free(flat);
 			sequence_done(&s);
 			d->ops->kv_free(d, &p);
 		}
@@ -138,7 +138,7 @@ static void law_of_order(void **state)
 		for (int t = 0; t < T; t++)
 			run_chunk(d, one, &p, &s, sh, t, 1);
 		static const int chunks[] = {2, 5, 17, 200};
-		for (int threads = 1; threads <= KT_MAX_THREADS; threads++) {
+		for (int threads = 1; threads <= kt_threads(d); threads++) {
 			dev_set_threads(d, threads);
 			for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
 				for (int t = 0; t < T; t += chunks[c])
@@ -158,9 +158,9 @@ static void law_of_order(void **state)
 			kt_same_bits(out + OTHER * w, one + 199 * w, (size_t)w);
 			kt_same_bits(out + (OTHER + 1) * w, one + 100 * w, (size_t)(50 * w));
 		}
-		free(one);
-		free(out);
-		free(q);
+		kt_free(one);
+		kt_free(out);
+		kt_free(q);
 		sequence_done(&s);
 		sequence_done(&o);
 		d->ops->kv_free(d, &p);
@@ -194,8 +194,8 @@ static void unseen_nan(void **state)
 			run_chunk(d, b, &dirty, &s, sh, t, 9);
 		}
 		kt_same_bits(a, b, (size_t)(T * w));
-		free(a);
-		free(b);
+		kt_free(a);
+		kt_free(b);
 		sequence_done(&s);
 		sequence_done(&bad);
 		d->ops->kv_free(d, &clean);
@@ -232,8 +232,8 @@ static void copy_positions(void **state)
 			assert_int_equal(d->ops->attn(d, b, w, s.q, w, &p, layer, &y, 1, sh->nh, 1), 0);
 			kt_same_bits(a, b, (size_t)(T * w));
 		}
-		free(a);
-		free(b);
+		kt_free(a);
+		kt_free(b);
 		sequence_done(&s);
 		d->ops->kv_free(d, &p);
 	}
@@ -247,7 +247,7 @@ static void bad_input(void **state)
 	assert_int_equal(d->ops->kv_new(d, &p), -EINVAL); /* page not a multiple of 32 */
 	p.page_tok = 32;
 	assert_int_equal(d->ops->kv_new(d, &p), 0);
-	real x[32] = {0}, out[32];
+	real *x = kt_reals(32, 0), *out = kt_reals(32, 0);
 	uint32_t slot = 64, page = 2;
 	assert_int_equal(d->ops->kv_write(d, &p, 0, x, x, 16, &slot, 1), -EINVAL);
 	assert_int_equal(d->ops->kv_copy(d, &p, &slot, &slot, 1), -EINVAL);
@@ -263,6 +263,8 @@ static void bad_input(void **state)
 	assert_int_equal(d->ops->attn(d, out, 32, x, 32, &p, 0, &s, 1, 4, 1), 0);
 	d->ops->kv_free(d, &p);
 	d->ops->kv_free(d, &p);
+	kt_free(x);
+	kt_free(out);
 	dev_free(d);
 }
 

@@ -32,9 +32,9 @@ static void tree_make(struct tree *t, int tree0, int n, int hd, int shape)
 
 static void tree_done(struct tree *t)
 {
-	free(t->k);
-	free(t->v);
-	free(t->q);
+	kt_free(t->k);
+	kt_free(t->v);
+	kt_free(t->q);
 }
 
 static void pool_make(struct dev *d, struct kv_pool *p, int hd, enum dtype type, int page_tok)
@@ -127,7 +127,7 @@ static void one_tree(struct dev *d, struct tree *t, enum dtype type, int page_to
 	pool_make(d, &p, t->hd, type, page_tok);
 	for (int i = 0; i < t->tree0 + t->n; i++)
 		put(d, &p, t, i, i);
-	for (int threads = 1; threads <= KT_MAX_THREADS; threads++) {
+	for (int threads = 1; threads <= kt_threads(d); threads++) {
 		dev_set_threads(d, threads);
 		memset(out, 0xff, n * sizeof *out);
 		run_nodes(d, &p, t, -1, t->n, out);
@@ -140,9 +140,9 @@ static void one_tree(struct dev *d, struct tree *t, enum dtype type, int page_to
 		run_nodes(d, &p, t, from, from + 3 < t->n ? from + 3 : t->n, out);
 	kt_same_bits(out, want, n);
 	d->ops->kv_free(d, &p);
-	free(want);
-	free(out);
-	free(ref);
+	kt_free(want);
+	kt_free(out);
+	kt_free(ref);
 }
 
 static void equals_chains(void **state)
@@ -194,7 +194,7 @@ static void neighbours_and_nan(void **state)
 				bool mine = false;
 				for (int j = 0; j < n; j++)
 					mine = mine || path[j] == i;
-				real bad[NKV * HD];
+				real *bad = kt_reals(NKV * HD, 0);
 				for (int c = 0; c < NKV * HD; c++)
 					bad[c] = (real)NAN;
 				uint32_t slot = t.pages[(t.tree0 + i) / TOK] * TOK + (uint32_t)((t.tree0 + i) % TOK);
@@ -202,15 +202,16 @@ static void neighbours_and_nan(void **state)
 					assert_int_equal(d->ops->kv_write(d, &p, 0, bad, bad, NKV * HD, &slot, 1), 0);
 				else
 					put(d, &p, &t, t.tree0 + i, t.tree0 + i);
+				kt_free(bad);
 			}
 			run_nodes(d, &p, &t, node, node + 1, out);
 			kt_same_bits(out + (node + 1) * W, want + (node + 1) * W, W);
 		}
 		d->ops->kv_free(d, &p);
 		tree_done(&t);
-		free(want);
-		free(out);
-		free(q);
+		kt_free(want);
+		kt_free(out);
+		kt_free(q);
 	}
 	dev_free(d);
 }
@@ -220,7 +221,7 @@ static void bad_trees(void **state)
 	struct dev *d = kt_dev(state, 1);
 	struct kv_pool p;
 	uint32_t pages[PAGES];
-	real x[2 * NH * 8] = {0}, out[2 * NH * 8];
+	real *x = kt_reals(2 * NH * 8, 0), *out = kt_reals(2 * NH * 8, 0);
 	int16_t forward[] = {-1, 1}, below[] = {-2, 0}, fine[] = {-1, 0};
 	pool_make(d, &p, 8, DT_F32, TOK);
 	for (uint32_t i = 0; i < PAGES; i++)
@@ -235,6 +236,8 @@ static void bad_trees(void **state)
 	assert_int_equal(d->ops->attn(d, out, NH * 8, x, NH * 8, &p, 0, &s, 1, NH, 1), -EINVAL);
 	s.n_past = 200, s.tree0 = 40; /* more nodes than a tree may have */
 	assert_int_equal(d->ops->attn(d, out, NH * 8, x, NH * 8, &p, 0, &s, 1, NH, 1), -EINVAL);
+	kt_free(x);
+	kt_free(out);
 	d->ops->kv_free(d, &p);
 	dev_free(d);
 }

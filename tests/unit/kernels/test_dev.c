@@ -34,13 +34,25 @@ static void memory(void **state)
 {
 	struct dev *d = kt_dev(state, 1);
 	for (size_t n = 0; n < 5u << 20; n = n * 7 + 1) {
-		uint8_t *p = d->ops->alloc(d, n);
-		assert_non_null(p);
+		uint8_t *p = d->ops->alloc(d, n), *s = d->ops->alloc_shared(d, n), *host = malloc(n + 1);
+		assert_true(p && s && host);
 		assert_int_equal((uintptr_t)p % 64, 0);
+		memset(host, 1, n);
+		assert_int_equal(d->ops->download(d, host, p, n), 0);
 		for (size_t i = 0; i < n; i++)
-			assert_int_equal(p[i], 0);
-		memset(p, 1, n);
+			assert_int_equal(host[i] | s[i], 0);
+		memset(s, 1, n); /* shared: the host's too */
+		assert_int_equal(d->ops->upload(d, p, s, n), 0);
+		assert_int_equal(d->ops->download(d, host, p, n), 0);
+		assert_memory_equal(host, s, n);
+		assert_int_equal(d->ops->zero(d, p, n / 2), 0);
+		assert_int_equal(d->ops->zero(d, s, n / 2), 0);
+		assert_int_equal(d->ops->sync(d), 0);
+		assert_int_equal(d->ops->download(d, host, p, n), 0);
+		assert_memory_equal(host, s, n);
 		d->ops->free(d, p);
+		d->ops->free(d, s);
+		free(host);
 	}
 	d->ops->free(d, NULL);
 	assert_null(d->ops->alloc(d, SIZE_MAX - 4096));

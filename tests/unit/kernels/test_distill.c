@@ -50,7 +50,7 @@ static void ce_new(struct ce *c, int m, int r0, int Vd, int K, bool dense, bool 
 
 static void ce_done(struct ce *c)
 {
-	free(c->ids), free(c->p), free(c->mass), free(c->logits), free(c->w);
+	kt_free(c->ids), kt_free(c->p), kt_free(c->mass), kt_free(c->logits), kt_free(c->w);
 }
 
 
@@ -96,7 +96,7 @@ static void by_definition(const struct ce *c, struct distill to, int i, double *
 					      : rkl;
 	*ret_loss = loss;
 	*ret_alpha = alpha;
-	free(Q), free(q);
+	kt_free(Q), kt_free(q);
 }
 
 static void ce_check(struct dev *d, struct distill to, int m, int r0, int Vd, int K, bool dense, bool with_mass)
@@ -113,7 +113,7 @@ static void ce_check(struct dev *d, struct distill to, int m, int r0, int Vd, in
 		for (int v = 0; v < Vd; v++)
 			ref[i * Vd + v] *= (double)c.w[i];
 	}
-	for (int t = 1; t <= KT_MAX_THREADS; t++) {
+	for (int t = 1; t <= kt_threads(d); t++) {
 		real *x = kt_copy(c.logits, n);
 		dev_set_threads(d, t);
 		assert_int_equal(d->ops->distill(d, x, rl, arg, ra, &c.q, r0, c.w, m, Vd, to), 0);
@@ -129,11 +129,11 @@ static void ce_check(struct dev *d, struct distill to, int m, int r0, int Vd, in
 			kt_same_bits(x, first, n);
 		else
 			first = kt_copy(x, n);
-		free(x);
+		kt_free(x);
 	}
 	assert_int_equal(d->ops->distill(d, c.logits, NULL, NULL, NULL, &c.q, r0, c.w, m, Vd, to), 0);
 	kt_same_bits(c.logits, first, n);
-	free(ref), free(loss), free(alpha), free(rl), free(ra), free(first), free(arg);
+	kt_free(ref), kt_free(loss), kt_free(alpha), kt_free(rl), kt_free(ra), kt_free(first), kt_free(arg);
 	ce_done(&c);
 }
 
@@ -205,7 +205,7 @@ static void softmax(void **state)
 	for (int i = 0; i < M; i++)
 		kt_same_bits(again + i * LD, y + i * N, N);
 	assert_int_equal(d->ops->softmax(d, y, N - 1, x, LD, M, N), -EINVAL);
-	free(x), free(y), free(again), free(ref);
+	kt_free(x), kt_free(y), kt_free(again), kt_free(ref);
 	dev_free(d);
 }
 
@@ -231,11 +231,11 @@ static void distill_differences(void **state)
 				x[i] += s ? -eps : eps;
 				assert_int_equal(d->ops->distill(d, x, loss, NULL, NULL, &c.q, 1, c.w, 4, 30, to), 0);
 				f[s] = loss[i / 30];
-				free(x);
+				kt_free(x);
 			}
 			assert_false(!(fabs((f[0] - f[1]) / (2 * eps) * c.w[i / 30] - g[i]) <= 1e-7));
 		}
-		free(g);
+		kt_free(g);
 		ce_done(&c);
 	}
 	dev_free(d);

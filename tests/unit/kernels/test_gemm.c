@@ -19,23 +19,23 @@ static void check(struct dev *d, bool tA, bool tB, int M, int N, int K, bool add
 				s += (double)(tA ? A[k * lda + m] : A[m * lda + k]) * (double)(tB ? B[j * ldb + k] : B[k * ldb + j]);
 			ref[m * ldc + j] = s;
 		}
-	for (int t = 1; t <= KT_MAX_THREADS; t++) {
+	for (int t = 1; t <= kt_threads(d); t++) {
 		real *C = kt_copy(C0, (size_t)(M * ldc));
 		dev_set_threads(d, t);
 		assert_int_equal(d->ops->gemm(d, C, ldc, tA, A, lda, tB, B, ldb, M, N, K, add), 0);
 		kt_close(C, ref, (size_t)(M * ldc), KT_TOL(1e-6));
 		if (C1) {
 			kt_same_bits(C, C1, (size_t)(M * ldc));
-			free(C);
+			kt_free(C);
 		} else {
 			C1 = C;
 		}
 	}
-	free(A);
-	free(B);
-	free(C0);
-	free(C1);
-	free(ref);
+	kt_free(A);
+	kt_free(B);
+	kt_free(C0);
+	kt_free(C1);
+	kt_free(ref);
 }
 
 static void against_reference(void **state)
@@ -55,13 +55,14 @@ static void part_equals_whole(void **state)
 	struct dev *d = kt_dev(state, 2);
 	kt_seed(4);
 	real *A = kt_reals((size_t)M * K, 1), *B = kt_reals((size_t)N * K, 1), *C = kt_reals((size_t)M * N, 1);
-	real one;
+	real *one = kt_reals(1, 0);
 	assert_int_equal(d->ops->gemm(d, C, N, false, A, K, true, B, K, M, N, K, false), 0);
-	assert_int_equal(d->ops->gemm(d, &one, 1, false, A + (size_t)M0 * K, K, true, B + (size_t)N0 * K, K, 1, 1, K, false), 0);
-	kt_same_bits(&C[(size_t)M0 * N + N0], &one, 1);
-	free(A);
-	free(B);
-	free(C);
+	assert_int_equal(d->ops->gemm(d, one, 1, false, A + (size_t)M0 * K, K, true, B + (size_t)N0 * K, K, 1, 1, K, false), 0);
+	kt_same_bits(&C[(size_t)M0 * N + N0], one, 1);
+	kt_free(one);
+	kt_free(A);
+	kt_free(B);
+	kt_free(C);
 	dev_free(d);
 }
 

@@ -14,7 +14,7 @@ static double rounded(double x, bool to_bf16)
 
 static void check_size(struct dev *d, enum dtype type, int N, int K, bool add)
 {
-	bool x16 = d->isa == ISA_AVX512 && type == DT_BF16;
+	bool x16 = kt_rounds_x(d) && type == DT_BF16;
 	float *wf = kt_floats((size_t)N * (size_t)K, 1);
 	struct weight w;
 	assert_int_equal(d->ops->weight_pack(d, &w, type, N, K, wf, DT_F32), 0);
@@ -31,12 +31,12 @@ static void check_size(struct dev *d, enum dtype type, int N, int K, bool add)
 			}
 		assert_int_equal(d->ops->linear(d, y, ldy, &w, x, ldx, M, add), 0);
 		kt_close(y, ref, (size_t)M * (size_t)ldy, KT_TOL(1e-6));
-		free(x);
-		free(y);
-		free(ref);
+		kt_free(x);
+		kt_free(y);
+		kt_free(ref);
 	}
 	d->ops->weight_free(d, &w);
-	free(wf);
+	kt_free(wf);
 }
 
 static void against_reference(void **state)
@@ -56,14 +56,14 @@ static void law_of_order(void **state)
 	kt_seed(2);
 	float *wf = kt_floats((size_t)N * K, 1);
 	real *x = kt_reals((size_t)M * K, 1);
-	real *all = malloc(sizeof(real) * M * N), *y = malloc(sizeof(real) * M * N);
+	real *all = kt_reals((size_t)M * N, 0), *y = kt_reals((size_t)M * N, 0);
 	for (int type = DT_F32; type <= DT_BF16; type++) {
 		struct weight w;
 		assert_int_equal(d->ops->weight_pack(d, &w, (enum dtype)type, N, K, wf, DT_F32), 0);
 		dev_set_threads(d, 1);
 		for (int m = 0; m < M; m++) /* each row alone */
 			assert_int_equal(d->ops->linear(d, all + (size_t)m * N, N, &w, x + (size_t)m * K, K, 1, false), 0);
-		for (int t = 1; t <= KT_MAX_THREADS; t++) {
+		for (int t = 1; t <= kt_threads(d); t++) {
 			dev_set_threads(d, t);
 			for (size_t ri = 0; ri < sizeof row_counts / sizeof *row_counts; ri++)
 				for (int m0 = 0; m0 + row_counts[ri] <= M; m0 += 29) {
@@ -74,10 +74,10 @@ static void law_of_order(void **state)
 		}
 		d->ops->weight_free(d, &w);
 	}
-	free(wf);
-	free(x);
-	free(all);
-	free(y);
+	kt_free(wf);
+	kt_free(x);
+	kt_free(all);
+	kt_free(y);
 	dev_free(d);
 }
 

@@ -41,7 +41,7 @@ static void rmsnorm_both_ways(void **state)
 		/* in place, one row alone: same bits */
 		assert_int_equal(d->ops->rmsnorm(d, x + 5 * ld, ld, NULL, x + 5 * ld, ld, g, (real)1e-5, 1, H), 0);
 		kt_same_bits(x + 5 * ld, y + 5 * ld, (size_t)H);
-		free(x), free(g), free(y), free(dy), free(rstd), free(dx), free(dg), free(ry), free(rdx), free(rdg);
+		kt_free(x), kt_free(g), kt_free(y), kt_free(dy), kt_free(rstd), kt_free(dx), kt_free(dg), kt_free(ry), kt_free(rdx), kt_free(rdg);
 	}
 	dev_free(d);
 }
@@ -73,7 +73,7 @@ static void silu_both_ways(void **state)
 		dev_set_threads(d, KT_MAX_THREADS);
 		assert_int_equal(d->ops->silu_gate_backward(d, dgu, dy, gu, M, I), 0);
 		kt_close(dgu, rd, 2 * n, KT_TOL(1e-6));
-		free(gu), free(y), free(dy), free(dgu), free(again), free(ry), free(rd);
+		kt_free(gu), kt_free(y), kt_free(dy), kt_free(dgu), kt_free(again), kt_free(ry), kt_free(rd);
 	}
 	dev_free(d);
 }
@@ -117,7 +117,7 @@ static void rope_and_inverse(void **state)
 		assert_int_equal(d->ops->rope(d, keep, ld, NH, hd, pos, inv_freq, mscale, M, false), 0);
 		assert_int_equal(d->ops->rope(d, row, ld, NH, hd, pos + 7, inv_freq, mscale, 1, false), 0);
 		kt_same_bits(row, keep + 7 * ld, (size_t)ld);
-		free(x), free(keep), free(ref), free(row);
+		kt_free(x), kt_free(keep), kt_free(ref), kt_free(row);
 	}
 	real x[4] = {0};
 	uint32_t pos = 0;
@@ -141,9 +141,13 @@ static void sums_and_copies(void **state)
 			ref[i] = -1.5 * (double)x[i] + 0.25 * (double)z[i];
 		assert_int_equal(d->ops->axpby(d, z, (real)-1.5, x, (real)0.25, n), 0);
 		kt_close(z, ref, n, KT_TOL(2e-7));
-		free(x), free(y), free(z), free(ref);
+		kt_free(x), kt_free(y), kt_free(z), kt_free(ref);
 	}
-	real x[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, y[6] = {-1, -1, -1, -1, -1, -1};
+	real *x = kt_reals(12, 0), *y = kt_reals(6, 0);
+	for (int i = 0; i < 12; i++)
+		x[i] = (real)i;
+	for (int i = 0; i < 6; i++)
+		y[i] = -1;
 	uint32_t rows[2] = {3, 0};
 	assert_int_equal(d->ops->copy_rows(d, y, 3, x, 3, rows, 2, 2), 0);
 	real want[6] = {9, 10, -1, 0, 1, -1};
@@ -152,6 +156,7 @@ static void sums_and_copies(void **state)
 	real identity[6] = {0, 1, 2, 4, 5, 6};
 	kt_same_bits(y, identity, 6);
 	assert_int_equal(d->ops->copy_rows(d, y, 3, x, 2, NULL, 2, 3), -EINVAL);
+	kt_free(x), kt_free(y);
 	dev_free(d);
 }
 
@@ -170,8 +175,8 @@ static void exp_accuracy(void **state)
 		double g = (double)gu[i], want = g / (1 + exp(-g));
 		assert_false(!(fabs((double)y[i] - want) <= 1e-6 * fabs(want) + 1e-37));
 	}
-	free(gu);
-	free(y);
+	kt_free(gu);
+	kt_free(y);
 	dev_free(d);
 }
 

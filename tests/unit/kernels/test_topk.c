@@ -40,7 +40,7 @@ static void check(struct dev *d, int M, int N, int K, double levels)
 		}
 		assert_false(!(fabs((double)lse[m] - log(sum)) <= 2e-6 * fabs(log(sum)) + 1e-6));
 	}
-	free(x), free(ids), free(vals), free(lse), free(e);
+	kt_free(x), kt_free(ids), kt_free(vals), kt_free(lse), kt_free(e);
 }
 
 static void against_sort(void **state)
@@ -61,7 +61,8 @@ static void against_sort(void **state)
 static void strange_values(void **state)
 {
 	struct dev *d = kt_dev(state, 1);
-	real x[6] = {-(real)INFINITY, 1, (real)NAN, (real)INFINITY, 1, -5};
+	const real values[6] = {-(real)INFINITY, 1, (real)NAN, (real)INFINITY, 1, -5};
+	real *x = kt_copy(values, 6);
 	uint32_t ids[6];
 	float vals[6];
 	assert_int_equal(d->ops->topk(d, ids, vals, NULL, x, 6, 1, 6, 6), 0);
@@ -70,6 +71,7 @@ static void strange_values(void **state)
 	assert_int_equal(d->ops->topk(d, ids, vals, NULL, x, 6, 1, 6, 7), -EINVAL);
 	assert_int_equal(d->ops->topk(d, ids, vals, NULL, x, 5, 1, 6, 1), -EINVAL);
 	assert_int_equal(d->ops->topk(d, NULL, NULL, NULL, x, 6, 0, 6, 1), 0);
+	kt_free(x);
 	dev_free(d);
 }
 

@@ -37,14 +37,14 @@ static void problem_new(struct problem *p, int n, int nh, int nkv, int hd, int s
 
 static void problem_done(struct problem *p)
 {
-	free(p->seg);
-	free(p->q);
-	free(p->dout);
+	kt_free(p->seg);
+	kt_free(p->q);
+	kt_free(p->dout);
 	for (int i = 0; i < p->steps; i++) {
-		free((void *)(uintptr_t)p->kv.k[i]);
-		free((void *)(uintptr_t)p->kv.v[i]);
-		free(p->kv.dk[i]);
-		free(p->kv.dv[i]);
+		kt_free((void *)(uintptr_t)p->kv.k[i]);
+		kt_free((void *)(uintptr_t)p->kv.v[i]);
+		kt_free(p->kv.dk[i]);
+		kt_free(p->kv.dv[i]);
 	}
 }
 
@@ -113,11 +113,11 @@ static void reference_new(struct reference *r, const struct problem *p)
 
 static void reference_done(struct reference *r, const struct problem *p)
 {
-	free(r->out);
-	free(r->lse);
-	free(r->dq);
+	kt_free(r->out);
+	kt_free(r->lse);
+	kt_free(r->dq);
 	for (int i = 0; i < p->steps; i++)
-		free(r->dk[i]), free(r->dv[i]);
+		kt_free(r->dk[i]), kt_free(r->dv[i]);
 }
 
 static int forward(struct dev *d, const struct problem *p, real *out, real *lse)
@@ -154,9 +154,9 @@ static void check(struct dev *d, int n, int nh, int nkv, int hd, int steps, bool
 		kt_close(p.kv.dk[i], ref.dk[i], kn, KT_TOL(5e-6));
 		kt_close(p.kv.dv[i], ref.dv[i], kn, KT_TOL(5e-6));
 	}
-	free(out);
-	free(lse);
-	free(dq);
+	kt_free(out);
+	kt_free(lse);
+	kt_free(dq);
 	reference_done(&ref, &p);
 	problem_done(&p);
 }
@@ -182,7 +182,7 @@ static void same_for_any_threads(void **state)
 	problem_new(&p, 260, 6, 2, 32, 3, true);
 	size_t qn = (size_t)(p.n * p.nh * p.hd), kn = (size_t)(p.n * p.nkv * p.hd), ln = (size_t)(p.n * p.nh);
 	real *out = kt_reals(qn, 1), *lse = kt_reals(ln, 1), *dq = kt_reals(qn, 1), *first[3 + 6] = {0};
-	for (int t = 1; t <= KT_MAX_THREADS; t++) {
+	for (int t = 1; t <= kt_threads(d); t++) {
 		dev_set_threads(d, t);
 		for (int i = 0; i < p.steps; i++) {
 			memset(p.kv.dk[i], 0, kn * sizeof(real));
@@ -199,10 +199,10 @@ static void same_for_any_threads(void **state)
 		}
 	}
 	for (int i = 0; i < 9; i++)
-		free(first[i]);
-	free(out);
-	free(lse);
-	free(dq);
+		kt_free(first[i]);
+	kt_free(out);
+	kt_free(lse);
+	kt_free(dq);
 	problem_done(&p);
 	dev_free(d);
 }
@@ -231,9 +231,9 @@ static void packing(void **state)
 	for (size_t i = 0; i < (N - CUT) * w; i++)
 		want[i] = (double)part[i];
 	kt_close(out + CUT * w, want, (N - CUT) * w, KT_TOL(1e-6));
-	free(want);
-	free(out);
-	free(part);
+	kt_free(want);
+	kt_free(out);
+	kt_free(part);
 	problem_done(&p);
 	dev_free(d);
 }
@@ -288,13 +288,13 @@ static void check_cut(struct dev *d, int n, int cut, int nh, int nkv, int hd, in
 	}
 	hi[b.n - 1] = (uint32_t)cut + 1; /* past the block */
 	assert_int_equal(d->ops->ttt_attn_more(d, out + qa, lse + la, b.q, &block, b.n, nh, nkv, hd, p.scale), -EINVAL);
-	free(a.seg);
-	free(b.seg);
-	free(lo);
-	free(hi);
-	free(out);
-	free(lse);
-	free(dq);
+	kt_free(a.seg);
+	kt_free(b.seg);
+	kt_free(lo);
+	kt_free(hi);
+	kt_free(out);
+	kt_free(lse);
+	kt_free(dq);
 	reference_done(&ref, &p);
 	problem_done(&p);
 }
@@ -344,10 +344,10 @@ static void finite_differences(void **state)
 		x[i] = keep;
 		assert_true(!(fabs((up - down) / (2 * eps) - g) > 1e-8 + 1e-6 * fabs(g)) && isfinite(g));
 	}
-	free(out);
-	free(lse);
-	free(dq);
-	free(scratch);
+	kt_free(out);
+	kt_free(lse);
+	kt_free(dq);
+	kt_free(scratch);
 	problem_done(&p);
 	dev_free(d);
 }

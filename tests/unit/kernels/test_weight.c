@@ -45,7 +45,7 @@ static void round_trip(void **state)
 		ids[1] = (uint32_t)N;
 		assert_int_equal(d->ops->embed(d, rows, &w, ids, 3), -EINVAL);
 		d->ops->weight_free(d, &w);
-		free(f), free(f2), free(h), free(h2), free(rows);
+		kt_free(f), kt_free(f2), kt_free(h), kt_free(h2), kt_free(rows);
 	}
 	struct weight none = {0};
 	float x;
@@ -76,7 +76,7 @@ static void outlives_its_dev(void **state)
 		assert_memory_equal(h, h2, N * K * 2);
 		d2->ops->weight_free(d2, &w[i]);
 	}
-	free(h), free(h2);
+	kt_free(h), kt_free(h2);
 	dev_free(d2);
 }
 

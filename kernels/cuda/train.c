@@ -1,0 +1,204 @@
+/* Training's operations that are more than one launch. */
+#include <math.h>
+#include <string.h>
+#include "kernels/cuda/cuda.h"
+
+static bool ttt_bad(const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd)
+{
+	if (n < 0 || nkv <= 0 || nh <= 0 || nh % nkv || nh / nkv > CK_TILE || hd <= 0 || hd > CK_MAX_D || kv->n_steps < 1 || kv->n_steps > TTT_MAX_STEPS)
+		return true;
+	for (int t = 0; seg && t < n; t++)
+		if (seg[t] > (uint32_t)t)
+			return true;
+	return false;
+}
+
+static bool ttt_bad_block(const struct ttt_block *b, int n, int nh, int nkv, int hd)
+{
+	const struct ttt_kv none = {.n_steps = 1};
+	if (ttt_bad(&none, NULL, n, nh, nkv, hd) || b->n < 0)
+		return true;
+	for (int t = 0; t < n; t++)
+		if (b->lo[t] > b->hi[t] || b->hi[t] > (uint32_t)b->n)
+			return true;
+	return false;
+}
+
+static int ttt_of(struct dev *d, struct ck_ttt *t, const struct ttt_kv *kv, const real *q, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale)
+{
+	*t = (struct ck_ttt){.q = q, .n_steps = kv->n_steps, .n = n, .nk = n, .nh = nh, .nkv = nkv, .hd = hd, .scale = scale};
+	for (int i = 0; i < kv->n_steps; i++) {
+		t->k[i] = kv->k[i];
+		t->v[i] = kv->v[i];
+		t->dk[i] = kv->dk[i];
+		t->dv[i] = kv->dv[i];
+	}
+	return seg ? cuda_stage_ids(d, seg, n, &t->seg) : 0;
+}
+
+int cuda_ttt_attn(struct dev *d, real *out, real *lse, const real *q, const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale)
+{
+	struct ck_ttt t;
+	if (ttt_bad(kv, seg, n, nh, nkv, hd))
+		return cuda_bad(d, "ttt_attn");
+	if (!n)
+		return 0;
+	int r = ttt_of(d, &t, kv, q, seg, n, nh, nkv, hd, scale);
+	t.o = out;
+	t.l = lse;
+	return r ? r : cuda_done(d, ck_ttt_forward(cuda_of(d)->stream, &t), "ttt_attn");
+}
+
+int cuda_ttt_attn_backward(struct dev *d, real *dq, const struct ttt_kv *kv, const real *dout, const real *out, const real *lse, const real *q, const uint32_t *seg, int n,
+			   int nh, int nkv, int hd, real scale)
+{
+	struct ck_ttt t;
+	void *delta;
+	if (ttt_bad(kv, seg, n, nh, nkv, hd))
+		return cuda_bad(d, "ttt_attn_backward");
+	if (!n)
+		return 0;
+	int r = ttt_of(d, &t, kv, q, seg, n, nh, nkv, hd, scale);
+	r = r ? r : cuda_scratch(d, (size_t)n * (size_t)nh * sizeof(float), &delta);
+	if (r)
+		return r;
+	t.dq = dq;
+	t.dout = dout;
+	t.out = out;
+	t.lse = lse;
+	t.delta = delta;
+	return cuda_done(d, ck_ttt_backward(cuda_of(d)->stream, &t), "ttt_attn_backward");
+}
+
+static int ttt_of_block(struct dev *d, struct ck_ttt *t, const struct ttt_block *b, const real *q, int n, int nh, int nkv, int hd, real scale)
+{
+	*t = (struct ck_ttt){.k = {b->k}, .v = {b->v}, .dk = {b->dk}, .dv = {b->dv}, .q = q, .n_steps = 1, .n = n, .nk = b->n, .nh = nh, .nkv = nkv, .hd = hd, .scale = scale};
+	int r = cuda_stage_ids(d, b->lo, n, &t->lo);
+	return r ? r : cuda_stage_ids(d, b->hi, n, &t->hi);
+}
+
+int cuda_ttt_attn_more(struct dev *d, real *out, real *lse, const real *q, const struct ttt_block *b, int n, int nh, int nkv, int hd, real scale)
+{
+	struct ck_ttt t;
+	if (ttt_bad_block(b, n, nh, nkv, hd))
+		return cuda_bad(d, "ttt_attn_more");
+	if (!n || !b->n)
+		return 0;
+	int r = ttt_of_block(d, &t, b, q, n, nh, nkv, hd, scale);
+	t.o = out;
+	t.l = lse;
+	return r ? r : cuda_done(d, ck_ttt_forward(cuda_of(d)->stream, &t), "ttt_attn_more");
+}
+
+int cuda_ttt_attn_more_backward(struct dev *d, real *dq, const struct ttt_block *b, const real *dout, const real *out, const real *lse, const real *q, int n, int nh,
+				int nkv, int hd, real scale)
+{
+	struct ck_ttt t;
+	void *delta;
+	if (ttt_bad_block(b, n, nh, nkv, hd))
+		return cuda_bad(d, "ttt_attn_more_backward");
+	if (!n || !b->n)
+		return 0;
+	int r = ttt_of_block(d, &t, b, q, n, nh, nkv, hd, scale);
+	r = r ? r : cuda_scratch(d, (size_t)n * (size_t)nh * sizeof(float), &delta);
+	if (r)
+		return r;
+	t.dq = dq;
+	t.dout = dout;
+	t.out = out;
+	t.lse = lse;
+	t.delta = delta;
+	return cuda_done(d, ck_ttt_backward(cuda_of(d)->stream, &t), "ttt_attn_more_backward");
+}
+
+/* Where a call's results lie: [m] each, then what the kernel keeps of the teacher's columns */
+struct results {
+	float *loss, *alpha, *off;
+	uint32_t *argmax;
+};
+
+/* Rows [i, i+n) of the call, few enough that their teacher fits the ring */
+static int distill_rows(struct dev *d, real *logits, const struct results *to, const struct teacher *q, int r0, const real *w, int i, int n, int Vd, struct distill how)
+{
+	size_t row = (size_t)(r0 + i), at = row * (size_t)q->K, count = (size_t)n * (size_t)q->K;
+	const void *ids = NULL, *p = NULL, *wd = NULL, *mass = NULL;
+	int r = q->ids ? cuda_stage(d, q->ids + at, count * sizeof *q->ids, &ids) : 0;
+	r = r ? r : cuda_stage(d, q->p + at, count * sizeof *q->p, &p);
+	r = r ? r : cuda_stage(d, w + i, (size_t)n * sizeof *w, &wd);
+	if (!r && q->mass)
+		r = cuda_stage(d, q->mass + row, (size_t)n * sizeof *q->mass, &mass);
+	if (r)
+		return r;
+	struct ck_distill c = {.logits = logits + (size_t)i * (size_t)Vd, .loss = to->loss + i, .alpha = to->alpha + i, .argmax = to->argmax + i, .off = to->off, .ids = ids, .p = p,
+			       .w = wd, .mass = mass, .floor = DISTILL_FLOOR, .kind = (enum ck_distill_kind)how.kind, .kl = how.kl, .m = n, .K = q->K, .Vd = Vd};
+	return cuda_done(d, ck_distill(cuda_of(d)->stream, &c), "distill");
+}
+
+int cuda_distill(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd, struct distill how)
+{
+	if (m < 0 || Vd <= 0 || r0 < 0 || r0 + m > q->n || q->K <= 0 || (!q->ids && q->K != Vd))
+		return cuda_bad(d, "distill");
+	for (size_t i = 0; q->ids && i < (size_t)m * (size_t)q->K; i++) {
+		size_t at = (size_t)r0 * (size_t)q->K + i;
+		if (q->ids[at] >= (uint32_t)Vd && q->p[at] != 0)
+			return cuda_bad(d, "distill: teacher id past the draft vocabulary");
+	}
+	if (!m)
+		return 0;
+	int step = STAGE_HALF / 4 / (q->K * 4);
+	step = step < 1 ? 1 : step > m ? m : step;
+	size_t n = (size_t)m, words = 3 * n + (size_t)step * (size_t)q->K;
+	void *dev, *host;
+	int r = cuda_scratch(d, words * 4, &dev);
+	r = r ? r : cuda_back(d, 3 * n * 4, &host);
+	if (r)
+		return r;
+	struct results to = {.loss = dev, .alpha = (float *)dev + n, .argmax = (uint32_t *)dev + 2 * n, .off = (float *)dev + 3 * n};
+	for (int i = 0; i < m && !r; i += step)
+		r = distill_rows(d, logits, &to, q, r0, w, i, cuda_min(step, m - i), Vd, how);
+	r = r ? r : cuda_download(d, host, dev, 3 * n * 4);
+	if (r)
+		return r;
+	if (loss)
+		memcpy(loss, host, n * sizeof *loss);
+	if (alpha)
+		memcpy(alpha, (float *)host + n, n * sizeof *alpha);
+	if (argmax)
+		memcpy(argmax, (uint32_t *)host + 2 * n, n * sizeof *argmax);
+	return 0;
+}
+
+int cuda_softmax(struct dev *d, real *y, int ldy, const real *x, int ldx, int M, int N)
+{
+	if (M < 0 || N <= 0 || ldy < N || ldx < N)
+		return cuda_bad(d, "softmax");
+	return M ? cuda_done(d, ck_softmax(cuda_of(d)->stream, y, ldy, x, ldx, M, N), "softmax") : 0;
+}
+
+int cuda_sumsq(struct dev *d, double *ret, const real *x, size_t n)
+{
+	size_t blocks = (n + CK_SUM_BLOCK - 1) / CK_SUM_BLOCK;
+	void *dev, *host;
+	double sum = 0;
+	int r = cuda_scratch(d, blocks * sizeof(double) + 1, &dev);
+	r = r ? r : cuda_back(d, blocks * sizeof(double) + 1, &host);
+	if (!r && blocks) {
+		r = cuda_done(d, ck_sumsq(cuda_of(d)->stream, dev, x, n), "sumsq");
+		r = r ? r : cuda_download(d, host, dev, blocks * sizeof(double));
+	}
+	if (r)
+		return r;
+	for (size_t b = 0; b < blocks; b++)
+		sum += ((const double *)host)[b];
+	*ret = sum;
+	return 0;
+}
+
+int cuda_adamw(struct dev *d, real *w, real *m, real *v, const real *g, size_t n, real lr, real beta1, real beta2, real eps, real wd, real gscale, int64_t step)
+{
+	if (step < 1)
+		return cuda_bad(d, "adamw: steps count from 1");
+	double c1 = 1 - pow((double)beta1, (double)step), c2 = 1 - pow((double)beta2, (double)step);
+	struct ck_adamw c = {gscale, beta1, beta2, (float)((double)lr / c1), (float)(1 / c2), eps, (float)(1 - (double)lr * (double)wd)};
+	return n ? cuda_done(d, ck_adamw(cuda_of(d)->stream, w, m, v, g, n, c), "adamw") : 0;
+}

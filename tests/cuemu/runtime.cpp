@@ -1,0 +1,446 @@
+/* CUDA's runtime over the fibers: memory, streams, events, graphs, faults.
+ *
+ * Streams are lazy: a copy or a kernel is put in a queue and runs when somebody
+ * synchronises, so host code that reads a result too early, or reuses pinned
+ * memory too soon, fails here every time and not once a month. Host memory that is
+ * not pinned behaves as CUDA says: a copy from it is taken at once, a copy
+ * to it waits. Fresh device memory is filled with NaN.
+ *
+ * Faults: CUEMU_FAULT=call:nth:code, read whenever devices are counted. "launch:3:719" makes
+ * the third launch fail with cudaErrorLaunchFailure. Errors from 200 on that come from work on the device last, as
+ * on a GPU: every later call gives them again. CUEMU_DEVICES is how many devices there are (1), CUEMU_MEMORY how many
+ * bytes each has (8 GB).
+ */
+#include "tests/cuemu/runtime.h"
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <vector>
+
+struct cuemu_stream {
+	std::deque<std::function<void()>> queue;
+	cuemu_graph *capture;
+	uint64_t enqueued, done;
+};
+struct cuemu_event {
+	cudaStream_t stream;
+	uint64_t at; /* enqueued then */
+};
+struct cuemu_graph {
+	std::vector<std::function<void()>> work;
+};
+struct cuemu_graph_exec {
+	std::vector<std::function<void()>> work;
+};
+
+namespace {
+struct block {
+	size_t bytes;
+	bool pinned;
+};
+
+std::recursive_mutex lock;
+std::map<const char *, block> blocks;
+std::vector<cudaStream_t> streams;
+std::atomic<int> last_error, lasting;
+size_t used;
+struct {
+	char call[32];
+	long left;
+	int code;
+} planned;
+
+size_t memory_size()
+{
+	const char *s = getenv("CUEMU_MEMORY");
+	return s ? (size_t)strtoull(s, nullptr, 10) : (size_t)8 << 30;
+}
+
+cudaError_t note(cudaError_t e)
+{
+	if (e != cudaSuccess)
+		last_error = e;
+	return e;
+}
+
+const block *find(const void *p)
+{
+	auto it = blocks.upper_bound((const char *)p);
+	if (it == blocks.begin())
+		return nullptr;
+	--it;
+	return (const char *)p < it->first + (it->second.bytes ? it->second.bytes : 1) ? &it->second : nullptr;
+}
+
+void drain(cudaStream_t s, uint64_t upto)
+{
+	while (s->done < upto && !s->queue.empty()) {
+		auto work = std::move(s->queue.front());
+		s->queue.pop_front();
+		s->done++;
+		if (!lasting)
+			work();
+	}
+}
+
+cudaError_t take(void **ret, size_t bytes, bool pinned)
+{
+	if (bytes > memory_size() || (!pinned && used + bytes > memory_size()))
+		return cudaErrorMemoryAllocation;
+	void *p = nullptr;
+	if (posix_memalign(&p, 256, bytes ? bytes : 1)) /* exactly, so that a sanitizer sees a step past the end */
+		return cudaErrorMemoryAllocation;
+	memset(p, 0xff, bytes);
+	blocks[(const char *)p] = {bytes, pinned};
+	used += pinned ? 0 : bytes;
+	*ret = p;
+	return cudaSuccess;
+}
+
+cudaError_t give(void *p, bool pinned)
+{
+	auto it = blocks.find((const char *)p);
+	if (it == blocks.end() || it->second.pinned != pinned)
+		return cudaErrorInvalidValue;
+	used -= pinned ? 0 : it->second.bytes;
+	blocks.erase(it);
+	free(p);
+	return cudaSuccess;
+}
+} // namespace
+
+namespace cuemu {
+cudaError_t fault(const char *call)
+{
+	std::lock_guard<std::recursive_mutex> l(lock);
+	if (lasting)
+		return (cudaError_t)lasting.load();
+	if (!planned.call[0] || strcmp(planned.call, call) != 0 || --planned.left)
+		return cudaSuccess;
+	planned.call[0] = 0;
+	if (planned.code >= 200)
+		lasting = planned.code;
+	return (cudaError_t)planned.code;
+}
+
+cudaError_t enqueue(cudaStream_t s, std::function<void()> work)
+{
+	std::lock_guard<std::recursive_mutex> l(lock);
+	if (!s)
+		return cudaErrorInvalidValue; /* the default stream is never meant here */
+	if (s->capture) {
+		s->capture->work.push_back(std::move(work));
+		return cudaSuccess;
+	}
+	s->queue.push_back(std::move(work));
+	s->enqueued++;
+	return cudaSuccess;
+}
+
+void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t s, std::function<void()> body)
+{
+	cudaError_t e = fault("launch");
+	if (e == cudaSuccess && (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535))
+		e = cudaErrorInvalidValue;
+	if (e == cudaSuccess)
+		e = enqueue(s, [=]() { run_grid(kernel, grid, block, shared, body); });
+	note(e);
+}
+} // namespace cuemu
+
+extern "C" {
+#define FAULT(name)                                    \
+	do {                                           \
+		cudaError_t fault_ = cuemu::fault(name); \
+		if (fault_ != cudaSuccess)             \
+			return note(fault_);           \
+	} while (0)
+#define LOCKED std::lock_guard<std::recursive_mutex> locked_(lock)
+
+cudaError_t cudaGetDeviceCount(int *ret)
+{
+	LOCKED;
+	const char *plan = getenv("CUEMU_FAULT"), *n = getenv("CUEMU_DEVICES");
+	last_error = lasting = 0;
+	planned = {};
+	if (plan && sscanf(plan, "%31[^:]:%ld:%d", planned.call, &planned.left, &planned.code) != 3)
+		abort();
+	FAULT("cudaGetDeviceCount");
+	*ret = n ? atoi(n) : 1;
+	return *ret ? cudaSuccess : note(cudaErrorNoDevice);
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+	FAULT("cudaSetDevice");
+	return device == 0 ? cudaSuccess : note(cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device)
+{
+	FAULT("cudaGetDeviceProperties");
+	*ret = {};
+	snprintf(ret->name, sizeof ret->name, "emulated device %d", device);
+	const char *cc = getenv("CUEMU_CAPABILITY");
+	ret->totalGlobalMem = memory_size();
+	ret->major = cc ? atoi(cc) / 10 : 8;
+	ret->minor = cc ? atoi(cc) % 10 : 0;
+	ret->multiProcessorCount = 1;
+	return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *ret)
+{
+	*ret = 13000;
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *ret_free, size_t *ret_total)
+{
+	LOCKED;
+	FAULT("cudaMemGetInfo");
+	*ret_total = memory_size();
+	*ret_free = *ret_total - used;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+	return (cudaError_t)(lasting ? lasting.load() : last_error.exchange(0));
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+	return (cudaError_t)(lasting ? lasting.load() : last_error.load());
+}
+
+const char *cudaGetErrorName(cudaError_t e)
+{
+	switch (e) {
+	case cudaSuccess: return "cudaSuccess";
+	case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+	case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+	case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+	case cudaErrorNoDevice: return "cudaErrorNoDevice";
+	case cudaErrorNoKernelImageForDevice: return "cudaErrorNoKernelImageForDevice";
+	case cudaErrorECCUncorrectable: return "cudaErrorECCUncorrectable";
+	case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+	case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+	default: return "cudaErrorUnknown";
+	}
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+	return cudaGetErrorName(e);
+}
+
+cudaError_t cudaMallocAsync(void **ret, size_t bytes, cudaStream_t)
+{
+	LOCKED;
+	FAULT("cudaMallocAsync");
+	return note(take(ret, bytes, false));
+}
+
+cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
+{
+	LOCKED;
+	if (!p)
+		return cudaSuccess;
+	FAULT("cudaFreeAsync");
+	return note(cuemu::enqueue(s, [p]() {
+		if (give(p, false) != cudaSuccess)
+			abort();
+	}));
+}
+
+cudaError_t cudaHostAlloc(void **ret, size_t bytes, unsigned)
+{
+	LOCKED;
+	FAULT("cudaHostAlloc");
+	return note(take(ret, bytes, true));
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+	LOCKED;
+	for (auto s : streams)
+		drain(s, s->enqueued);
+	return p ? note(give(p, true)) : cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *ret, const void *p)
+{
+	LOCKED;
+	const block *b = find(p);
+	*ret = {};
+	ret->type = !b ? cudaMemoryTypeUnregistered : b->pinned ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind, cudaStream_t s)
+{
+	LOCKED;
+	FAULT("cudaMemcpyAsync");
+	if (!s)
+		return note(cudaErrorInvalidValue);
+	if (!bytes)
+		return cudaSuccess;
+	if (!find(src)) { /* pageable: taken now */
+		std::vector<char> copy((const char *)src, (const char *)src + bytes);
+		return note(cuemu::enqueue(s, [dst, copy]() { memcpy(dst, copy.data(), copy.size()); }));
+	}
+	cudaError_t e = cuemu::enqueue(s, [=]() { memmove(dst, src, bytes); });
+	if (e == cudaSuccess && !find(dst) && !s->capture)
+		drain(s, s->enqueued);
+	return note(e);
+}
+
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t s)
+{
+	FAULT("cudaMemsetAsync");
+	return note(cuemu::enqueue(s, [=]() { memset(dst, value, bytes); }));
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *ret_least, int *ret_greatest)
+{
+	*ret_least = 0;
+	*ret_greatest = -5;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned, int)
+{
+	LOCKED;
+	FAULT("cudaStreamCreateWithPriority");
+	*ret = new cuemu_stream{};
+	streams.push_back(*ret);
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+	LOCKED;
+	drain(s, s->enqueued);
+	for (size_t i = 0; i < streams.size(); i++)
+		if (streams[i] == s)
+			streams.erase(streams.begin() + (long)i);
+	delete s;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+	LOCKED;
+	FAULT("cudaStreamSynchronize");
+	if (s->capture)
+		return note(cudaErrorStreamCaptureUnsupported);
+	drain(s, s->enqueued);
+	return (cudaError_t)lasting.load();
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
+{
+	LOCKED;
+	FAULT("cudaStreamWaitEvent");
+	cuemu_event now = *e; /* what it is about now, whatever it is recorded for later */
+	return note(cuemu::enqueue(s, [now]() {
+		if (now.stream)
+			drain(now.stream, now.at);
+	}));
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned)
+{
+	FAULT("cudaEventCreateWithFlags");
+	*ret = new cuemu_event{};
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+	delete e;
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+	LOCKED;
+	FAULT("cudaEventRecord");
+	e->stream = s;
+	e->at = s->enqueued;
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+	LOCKED;
+	return !e->stream || e->stream->done >= e->at ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+	LOCKED;
+	FAULT("cudaEventSynchronize");
+	if (e->stream)
+		drain(e->stream, e->at);
+	return (cudaError_t)lasting.load();
+}
+
+cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int value)
+{
+	return value > 99 << 10 ? note(cudaErrorInvalidValue) : cudaSuccess; /* sm_86 gives 99 KB */
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode)
+{
+	LOCKED;
+	FAULT("cudaStreamBeginCapture");
+	if (s->capture)
+		return note(cudaErrorInvalidValue);
+	s->capture = new cuemu_graph{};
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *ret)
+{
+	LOCKED;
+	if (!s->capture)
+		return note(cudaErrorInvalidValue);
+	*ret = s->capture;
+	s->capture = nullptr;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t g, unsigned long long)
+{
+	FAULT("cudaGraphInstantiate");
+	*ret = new cuemu_graph_exec{g->work};
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s)
+{
+	FAULT("cudaGraphLaunch");
+	cuemu_graph_exec copy = *g;
+	return note(cuemu::enqueue(s, [copy]() {
+		for (auto &work : copy.work)
+			work();
+	}));
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t g)
+{
+	delete g;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g)
+{
+	delete g;
+	return cudaSuccess;
+}
+}

@@ -1,0 +1,258 @@
+/* The CUDA back end as a whole, as the programs use it (operations queued, one wait a round), on a
+ * GPU or over tests/cuemu: a TTT step (losses, every tensor's gradient, the update) equals
+ * the CPU's; a served draft chain equals the TTT computation; what an engine serves with
+ * drafts, trees, a switch and a rollback equals plain decoding token for token, and, with f32
+ * weights, equals what the CPU serves.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include "tests/unit/learn/draft_chain.h"
+#include "tests/unit/serve/harness.h"
+
+static struct dev *open_dev(enum dev_math math)
+{
+	struct dev_options o = {.kind = DEV_CUDA, .threads = 1, .math = math};
+	struct errtext e = {""};
+	struct dev *d = NULL;
+	int r = dev_new(&o, &d, &e);
+	if (r == -ENODEV || r == -ENOENT || r == -ENOTSUP) {
+		print_message("skip: %s\n", e.text);
+		skip();
+	}
+	if (r)
+		fail_msg("%s", e.text);
+	return d;
+}
+
+static void near(double got, double want, double tol, const char *what)
+{
+	if (!(fabs(got - want) <= tol * fmax(fabs(want), 1e-3)))
+		fail_msg("%s is %.9g, on the CPU %.9g", what, got, want);
+}
+
+static void compare_tensors(const struct ttt_case *k, const char *name, const real *got, const real *want, double tol, const char *what)
+{
+	struct draft_layout lay;
+	draft_layout_init(&k->c, &lay);
+	for (int i = 0; i < E3_N_TENSORS; i++) {
+		double diff = worst(got + lay.off[i], want + lay.off[i], (size_t)lay.rows[i] * (size_t)lay.cols[i]);
+		if (!(diff <= tol))
+			fail_msg("%s: %s of %s is off by %.3g of its largest", name, what, eagle3_tensor_name((enum eagle3_tensor)i), diff);
+	}
+}
+
+/* Two steps on both devices; tolerances: of losses, gradients and weights */
+static void one_case(const char *name, enum optimizer_kind optimizer, enum dev_math math, const double tol[3])
+{
+	struct ttt_case k;
+	struct dev *d[2] = {open_dev(math), dev_or_null(1, ISA_AUTO)};
+	struct trainer *t[2];
+	struct train_result res[2];
+	ttt_case_open(&k, name);
+	k.opt.optimizer = optimizer;
+	for (int i = 0; i < 2; i++)
+		t[i] = ttt_case_trainer(&k, d[i]);
+	for (int step = 0; step < (math == MATH_STRICT ? 2 : 1); step++) {
+		for (int i = 0; i < 2; i++)
+			assert_int_equal(trainer_eagle3.step(t[i], &k.b, &res[i]), 0);
+		for (int i = 0; i < k.opt.ttt_steps; i++) {
+			near(res[0].step_loss[i], res[1].step_loss[i], tol[0], "loss of a step");
+			near(res[0].step_alpha[i], res[1].step_alpha[i], 10 * tol[0], "alpha of a step");
+		}
+		near(res[0].grad_norm, res[1].grad_norm, tol[1], "the gradient's norm");
+		compare_tensors(&k, name, trainer_eagle3.grads(t[0]), trainer_eagle3.grads(t[1]), tol[1], "the gradient");
+		compare_tensors(&k, name, trainer_eagle3.params(t[0]), trainer_eagle3.params(t[1]), tol[2], "the new weight");
+	}
+	for (int i = 0; i < 2; i++) {
+		trainer_eagle3.free(t[i]);
+		dev_free(d[i]);
+	}
+	ttt_case_close(&k);
+}
+
+static void ttt_step(void **state)
+{
+	(void)state;
+	const double strict[3] = {1e-5, 2e-5, 2e-4}, fast[3] = {5e-3, 5e-2, 2e-2};
+	one_case("plain", OPT_ADAMW, MATH_STRICT, strict);
+	one_case("packed", OPT_MUON, MATH_STRICT, strict);
+	one_case("yarn", OPT_ADAMW, MATH_STRICT, strict);
+	one_case("plain", OPT_ADAMW, MATH_FAST, fast);
+}
+
+/* Row t of step i equals chain step i after prefix t, for some rows of two shapes */
+static void one_chain(const char *name, int n)
+{
+	struct ttt_case k;
+	struct ttt *t;
+	struct errtext e;
+	struct chain s;
+	struct dev *d = open_dev(MATH_STRICT);
+	ttt_case_open(&k, name);
+	k.b.n = n;
+	size_t row = (size_t)k.c.V_d;
+	real *all = malloc((size_t)n * row * sizeof *all), *got = malloc(row * sizeof *got);
+	assert_true(all && got);
+	assert_int_equal(ttt_new(d, &k.c, k.d2t, k.embedding, TTT_TRAIN, &t, &e), 0);
+	assert_int_equal(d->ops->upload(d, t->w, k.params, t->lay.total * sizeof(real)), 0);
+	assert_int_equal(ttt_begin(t, n, k.opt.ttt_steps, k.b.ids, k.b.features), 0);
+	assert_int_equal(ttt_forward(t, k.b.pos, NULL), 0);
+	chain_open(&s, d, &k.c, k.params, k.d2t, k.embedding);
+	for (int i = 0; i < 3; i++) {
+		double top = 0, diff = 0;
+		assert_int_equal(ttt_logits(t, t->step[i + 1].g, NULL, n - i), 0);
+		assert_int_equal(d->ops->download(d, all, t->logits, (size_t)(n - i) * row * sizeof(real)), 0);
+		for (int at = 0; at + i < n; at++) {
+			chain_extend(&s, k.b.ids, k.b.pos, k.b.features, at ? at : 0, at);
+			for (int j = 1; j <= i; j++)
+				chain_step(&s, k.b.pos, at, j, k.b.ids[at + 1 + j]);
+			assert_int_equal(d->ops->download(d, got, s.logits, row * sizeof(real)), 0);
+			for (size_t j = 0; j < row; j++) {
+				double off = fabs((double)got[j] - (double)all[(size_t)at * row + j]);
+				diff = !(off <= diff) ? off : diff;
+				top = fmax(top, fabs((double)got[j]));
+			}
+		}
+		if (!(diff <= 5e-6 * top))
+			fail_msg("step %d of %s: %.3g of %.3g", i, name, diff, top);
+	}
+	chain_close(&s);
+	ttt_free(t);
+	free(all);
+	free(got);
+	ttt_case_close(&k);
+	dev_free(d);
+}
+
+static void chain_equals_ttt(void **state)
+{
+	(void)state;
+	one_chain("plain", 13);
+	one_chain("yarn", 9);
+}
+
+/* ---- the engine ---- */
+
+enum { JOBS = 4, WEIGHTS = 2 };
+
+struct world {
+	struct dev *d[3]; /* tested, plain, CPU */
+	struct llama *target[3];
+	char dir[2][64];
+};
+
+static struct engine *make_engine(const struct world *w, int side, bool f32, int seqs, int tree)
+{
+	struct engine_options o = {.dev = w->d[side], .target = w->target[side], .f32_kv = f32, .max_seqs = seqs, .max_queue = 16, .max_context = 160, .kv_tokens = 160 * 6,
+				   .prefix = PREFIX_ALL, .prefill_chunk = 16, .draft_k = 4, .draft_mode = tree ? DRAFT_TREE : DRAFT_CHAIN, .draft_nodes = tree,
+				   .eog_ids = {2, 77}, .n_eog = 2};
+	struct engine *g = NULL;
+	struct errtext e = {0};
+	if (engine_new(&o, &g, &e))
+		fail_msg("engine: %s", e.text);
+	return g;
+}
+
+static void world_open(struct world *w, bool f32)
+{
+	struct errtext e = {0};
+	const enum toy_kind kinds[2] = {TOY_AGREES, TOY_LEANS};
+	memset(w, 0, sizeof *w);
+	for (int i = 0; i < 3; i++) {
+		w->d[i] = i < 2 ? open_dev(MATH_STRICT) : dev_or_null(1, ISA_AUTO);
+		w->target[i] = toy_target(w->d[i], f32 ? 0.05f : 0.15f, f32 ? DT_F32 : DT_BF16);
+		assert_non_null(w->target[i]);
+	}
+	for (int i = 0; i < 2; i++) {
+		snprintf(w->dir[i], sizeof w->dir[i], "/tmp/redraft-cuda-%d-%d", (int)getpid(), i);
+		if (toy_draft(w->dir[i], kinds[i], 11, 2, &e))
+			fail_msg("draft: %s", e.text);
+	}
+}
+
+static void world_close(struct world *w)
+{
+	for (int i = 0; i < 3; i++) {
+		llama_free(w->target[i]);
+		dev_free(w->d[i]);
+	}
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(fs_remove_tree(w->dir[i]), 0);
+}
+
+static void must(int r, const struct errtext *e)
+{
+	if (r)
+		fail_msg("%s (%d)", e->text, r);
+}
+
+static void ask(struct engine *g, const struct job *like, struct job *j)
+{
+	*j = *like;
+	j->ticks = NULL;
+	assert_int_equal(job_submit(g, j), 0);
+	job_wait(j);
+}
+
+/* Requests together under a draft, with a switch and a rollback in mid-stream; then each alone without one */
+static void one_engine(struct world *w, bool f32, int tree, uint64_t *ret_accepted)
+{
+	static struct job jobs[JOBS], ref, cpu;
+	char sha[2][65];
+	struct errtext e = {0};
+	atomic_int ticks = 0;
+	struct engine *g = make_engine(w, 0, f32, 3, tree), *plain = make_engine(w, 1, f32, 1, 0), *other = make_engine(w, 2, f32, 1, 0);
+	for (int i = 0; i < 2; i++)
+		must(engine_load(g, (uint32_t)(i + 1), w->dir[i], sha[i], &e), &e);
+	must(engine_activate(g, 1, false, 0, &e), &e);
+	for (int i = 0; i < JOBS; i++) {
+		job_random(&jobs[i], (uint64_t)(100 * tree + i), 5 + 13 * i, 24);
+		jobs[i].how = (struct sampling){.top_p = 1, .temperature = i % 2 ? 0.7f : 0, .seed = (uint64_t)i};
+		jobs[i].logprobs = i == 2;
+		jobs[i].ticks = &ticks;
+		jobs[i].stall_at = 6;
+		assert_int_equal(job_submit(g, &jobs[i]), 0);
+	}
+	ticks_wait(&ticks, 6, jobs, JOBS);
+	must(engine_activate(g, 2, false, 1, &e), &e);
+	must(engine_activate(g, 1, true, 0, &e), &e);
+	for (int i = 0; i < JOBS; i++) {
+		job_wait(&jobs[i]);
+		ask(plain, &jobs[i], &ref);
+		assert_true(ref.n_out > 0);
+		if (!job_same(&ref, &jobs[i]))
+			fail_msg("tree %d, f32 %d: request %d is not what plain decoding gives", tree, f32, i);
+		if (f32 && !ref.logprobs) {
+			ask(other, &jobs[i], &cpu);
+			if (!job_same(&ref, &cpu))
+				fail_msg("request %d is not what the CPU gives", i);
+		}
+		*ret_accepted += jobs[i].stats.accepted;
+	}
+	engine_free(g);
+	engine_free(plain);
+	engine_free(other);
+}
+
+static void decode(void **state)
+{
+	(void)state;
+	for (int f32 = 1; f32 >= 0; f32--) {
+		struct world w;
+		uint64_t accepted = 0;
+		world_open(&w, f32);
+		one_engine(&w, f32, 0, &accepted);
+		one_engine(&w, f32, 9, &accepted);
+		print_message("%llu proposals accepted\n", (unsigned long long)accepted);
+		assert_true(accepted > 10);
+		world_close(&w);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(ttt_step), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,234 @@
+/* What can go wrong with a GPU, and what is said of it: no driver that fits, no device,
+ * too old a device, memory short at the start, while loading and in mid-run, an error that lasts,
+ * a device that is lost. Each fault has a name in the text, leaves nothing half made and
+ * lets the device be closed; short memory is over when there is room again. The faults are
+ * played by tests/cuemu; on a real GPU this is skipped.
+ */
+#include "kt.h"
+
+static void plan(const char *name, const char *value)
+{
+	static const char *const all[] = {"CUEMU_FAULT", "CUEMU_DEVICES", "CUEMU_MEMORY", "CUEMU_DRIVER", "CUEMU_INIT", "CUEMU_CAPABILITY"};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		(void)unsetenv(all[i]);
+	if (name)
+		(void)setenv(name, value, 1);
+}
+
+static int try_open(enum dev_kind kind, struct dev **ret, struct errtext *e)
+{
+	struct dev_options o = {.kind = kind, .threads = 1};
+	*ret = NULL;
+	*e = (struct errtext){""};
+	return dev_new(&o, ret, e);
+}
+
+static struct dev *open_with(const char *name, const char *value)
+{
+	struct dev *d;
+	struct errtext e;
+	plan(name, value);
+	int r = try_open(DEV_CUDA, &d, &e);
+	if (r == -ENODEV || r == -ENOENT || r == -ENOTSUP) {
+		print_message("skip: %s\n", e.text);
+		skip();
+	}
+	if (r)
+		fail_msg("%s", e.text);
+	if (!strstr(d->about, "emulated")) {
+		dev_free(d);
+		print_message("skip: faults are played on an emulated device only\n");
+		skip();
+	}
+	return d;
+}
+
+static void has(const char *text, const char *what)
+{
+	if (!strstr(text, what))
+		fail_msg("'%s' does not say '%s'", text, what);
+}
+
+/* Neither the start nor the fall-back to the CPU hides why. */
+static void refused(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *name, *value;
+		int r;
+		const char *says;
+	} cases[] = {
+		{"CUEMU_INIT", "100", -ENODEV, "no CUDA driver: cuInit answers 100, no device"},
+		{"CUEMU_DRIVER", "11040", -ENODEV, "CUDA driver too old: it is for CUDA 11.4, 12.0 is needed"},
+		{"CUEMU_DEVICES", "0", -ENODEV, "no CUDA device"},
+		{"CUEMU_CAPABILITY", "75", -ENODEV, "compute capability 7.5 and this build needs 8.0"},
+		{"CUEMU_FAULT", "cudaGetDeviceCount:1:35", -ENODEV, "cudaErrorInsufficientDriver"},
+		{"CUEMU_FAULT", "cudaSetDevice:1:214", -ENODEV, "cudaErrorECCUncorrectable"},
+		{"CUEMU_FAULT", "cudaStreamCreateWithPriority:1:2", -ENOMEM, "cudaErrorMemoryAllocation"},
+		{"CUEMU_FAULT", "cudaHostAlloc:1:2", -ENOMEM, "cudaErrorMemoryAllocation"},
+		{"CUEMU_FAULT", "cudaMallocAsync:1:2", -ENOMEM, "cudaErrorMemoryAllocation"},
+		{"CUEMU_MEMORY", "100000", -ENOMEM, "cudaErrorMemoryAllocation"},
+	};
+	dev_free(open_with(NULL, NULL));
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct dev *d;
+		struct errtext e;
+		plan(cases[i].name, cases[i].value);
+		assert_int_equal(try_open(DEV_CUDA, &d, &e), cases[i].r);
+		assert_null(d);
+		has(e.text, cases[i].says);
+		assert_int_equal(try_open(DEV_AUTO, &d, &e), 0);
+		assert_int_equal(d->kind, DEV_CPU);
+		has(d->about, "cpu ");
+		has(d->about, cases[i].says);
+		dev_free(d);
+	}
+	plan(NULL, NULL);
+	struct dev *d;
+	struct errtext e;
+	assert_int_equal(try_open(DEV_AUTO, &d, &e), 0);
+	assert_int_equal(d->kind, DEV_CUDA);
+	has(d->about, "cuda emulated device 0");
+	dev_free(d);
+}
+
+/* 40 MB of device: weights until one does not fit; that one leaves nothing, the others stay right, and there is room again after a free. */
+static void memory_while_loading(void **state)
+{
+	(void)state;
+	enum { N = 512, K = 1024, MAX = 64 };
+	struct dev *d = open_with("CUEMU_MEMORY", "40000000");
+	struct weight w[MAX] = {0};
+	uint16_t *h = malloc(N * K * 2), *back = malloc(N * K * 2);
+	int n = 0, r = 0;
+	assert_true(h && back);
+	for (int i = 0; i < N * K; i++)
+		h[i] = (uint16_t)(i * 7);
+	while (n < MAX && (r = d->ops->weight_pack(d, &w[n], DT_BF16, N, K, h, DT_BF16)) == 0)
+		n++;
+	assert_int_equal(r, -ENOMEM);
+	assert_true(n > 10 && n < MAX);
+	assert_null(w[n].packed);
+	has(d->error, "out of memory: device memory, 1048576 bytes");
+	assert_false(d->lost);
+	struct kv_pool p = {.n_layer = 4, .n_kv = 2, .d = 64, .page_tok = 32, .n_pages = 1000, .type = DT_F32};
+	assert_int_equal(d->ops->kv_new(d, &p), -ENOMEM);
+	assert_true(!p.k && !p.v);
+	d->ops->weight_free(d, &w[0]);
+	assert_int_equal(d->ops->sync(d), 0);
+	assert_int_equal(d->ops->weight_pack(d, &w[0], DT_BF16, N, K, h, DT_BF16), 0);
+	for (int i = 0; i < n; i++) {
+		assert_int_equal(d->ops->weight_unpack(d, back, &w[i]), 0);
+		assert_memory_equal(back, h, N * K * 2);
+		d->ops->weight_free(d, &w[i]);
+	}
+	free(h);
+	free(back);
+	dev_free(d);
+}
+
+/* A call that fails in mid-run: the operation says so, the next one works. */
+static void passing(void **state)
+{
+	(void)state;
+	enum { N = 64 };
+	static const char *const calls[] = {"cudaMallocAsync:4:2", "cudaHostAlloc:2:2", "cudaMemcpyAsync:2:1", "launch:2:1", "cudaStreamSynchronize:1:1"};
+	real host[N], out[N];
+	for (int i = 0; i < N; i++)
+		host[i] = (real)i;
+	for (size_t c = 0; c < sizeof calls / sizeof *calls; c++) {
+		struct dev *d = open_with("CUEMU_FAULT", calls[c]);
+		real *x = d->ops->alloc(d, sizeof host), *y = d->ops->alloc(d, sizeof host);
+		assert_true(x && y);
+		int failed = 0;
+		for (int again = 0; again < 3; again++) {
+			double sum = 0;
+			uint32_t best = 0;
+			int r = d->ops->upload(d, x, host, sizeof host);
+			r = r ? r : d->ops->add(d, y, x, N);
+			r = r ? r : d->ops->sumsq(d, &sum, x, N);
+			r = r ? r : d->ops->topk(d, &best, NULL, NULL, x, N, 1, N, 1);
+			r = r ? r : d->ops->download(d, out, x, sizeof out);
+			if (!r) {
+				assert_memory_equal(out, host, sizeof out);
+				assert_true(sum == 85344 && best == N - 1);
+				continue;
+			}
+			failed++;
+			assert_true(r == -EIO || r == -ENOMEM);
+			has(d->error, calls[c][strlen(calls[c]) - 1] == '2' ? "cudaErrorMemoryAllocation" : "cudaErrorInvalidValue");
+			assert_false(d->lost);
+		}
+		if (failed != 1)
+			fail_msg("%s: %d of 3 rounds failed", calls[c], failed);
+		d->ops->free(d, x);
+		d->ops->free(d, y);
+		dev_free(d);
+	}
+}
+
+/* An error that lasts: named with the operation, the device marked as lost, every later call fails, and all can be closed. */
+static void lasting(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *plan, *says;
+	} cases[] = {{"launch:3:719", "cudaErrorLaunchFailure"}, {"launch:1:700", "cudaErrorIllegalAddress"}, {"cudaStreamSynchronize:2:214", "cudaErrorECCUncorrectable"}};
+	enum { N = 64 };
+	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+		struct dev *d = open_with("CUEMU_FAULT", cases[c].plan), *second = NULL;
+		real *x = d->ops->alloc(d, N * sizeof *x), *y = d->ops->alloc(d, N * sizeof *x);
+		struct weight w = {0};
+		double sum;
+		int r = 0;
+		assert_true(x && y);
+		assert_int_equal(dev_again(d, &second), 0);
+		for (int i = 0; i < 4 && !r; i++) {
+			r = d->ops->add(d, x, y, N);
+			r = r ? r : d->ops->sync(d);
+		}
+		assert_int_equal(r, -EIO);
+		has(d->error, cases[c].says);
+		has(d->error, "the device is lost to this process");
+		assert_true(d->lost);
+		assert_int_equal(d->ops->sumsq(d, &sum, x, N), -EIO);
+		assert_int_equal(second->ops->sync(second), -EIO);
+		assert_null(d->ops->alloc(d, 100));
+		assert_int_not_equal(d->ops->weight_pack(d, &w, DT_F32, 4, 4, (float[16]){0}, DT_F32), 0);
+		assert_null(w.packed);
+		d->ops->free(d, x);
+		d->ops->free(d, y);
+		dev_free(second);
+		dev_free(d);
+	}
+	plan(NULL, NULL);
+}
+
+/* cuBLAS that cannot begin, or that fails in mid-run */
+static void blas(void **state)
+{
+	(void)state;
+	static const char *const plans[] = {"cublasCreate:1:2", "cublasGemmEx:1:1"};
+	for (int i = 0; i < 2; i++) {
+		struct dev *d = open_with("CUEMU_FAULT", plans[i]);
+		real *a = d->ops->alloc(d, 64), *b = d->ops->alloc(d, 64), *c = d->ops->alloc(d, 64);
+		assert_int_equal(d->ops->gemm(d, c, 4, false, a, 4, false, b, 4, 4, 4, 4, false), -EIO);
+		has(d->error, "cuBLAS");
+		assert_false(d->lost);
+		assert_int_equal(d->ops->gemm(d, c, 4, false, a, 4, false, b, 4, 4, 4, 4, false), 0);
+		assert_int_equal(d->ops->sync(d), 0);
+		d->ops->free(d, a);
+		d->ops->free(d, b);
+		d->ops->free(d, c);
+		dev_free(d);
+	}
+	plan(NULL, NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(refused), cmocka_unit_test(memory_while_loading), cmocka_unit_test(passing), cmocka_unit_test(lasting), cmocka_unit_test(blas),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
