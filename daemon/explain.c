@@ -69,6 +69,10 @@ static void say_blocks(struct story *s, const struct rollout *r, uint32_t versio
 		say(s, "The rollout is paused.");
 		blocks++;
 	}
+	if (r->frozen) {
+		say(s, "A freeze window is open: nothing is promoted until it ends.");
+		blocks++;
+	}
 	if (!r->serve_up) {
 		say(s, "The server does not answer; it is looked for once a second.");
 		blocks++;

@@ -82,7 +82,7 @@ static void make(struct topics *t, const struct wanted *w, char *ret_why, size_t
 											       : rd_kafka_err2str(rd_kafka_topic_result_error(res[0])));
 		rd_kafka_event_destroy(ev);
 	} else {
-		snprintf(ret_why, size, "%s", e.text);
+		snprintf(ret_why, size, "%.190s", e.text);
 	}
 	if (n)
 		rd_kafka_NewTopic_destroy(n);

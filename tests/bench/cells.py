@@ -8,6 +8,7 @@ from pathlib import Path
 
 import loader
 from loader import Load, alternate
+from operate import measure as measure_operating
 from server import LlamaServer, Server
 
 STATS = ("mean", "p50", "p95", "p99")
@@ -166,6 +167,17 @@ def start_to_ready(args, results):
 
 # SmolLM2-135M: 134.48 M matrix weights in bf16; keys and values of 30 layers of 3 heads of 64, bf16 as the target keeps them
 TARGET_MIB, KV_BYTES, DRAFT_MIB = 134.48e6 * 2 / 2**20, 30 * 2 * 3 * 64 * 2, 8.8e6 * 2 / 2**20
+
+
+def operate(args, results):
+    """What operating costs, on the toy model: redraftctl status, 1,000 rollbacks under load (200 with --smoke), an idle daemon (operate.py)."""
+    row = measure_operating(args.bin, 200 if args.smoke else 1000, 10 if args.smoke else 60)
+    results.add("redraftctl status, P99", row["status_ms"]["p99"], "ms", 1)
+    for what in ("stored", "answered"):
+        results.add(f"rollback under 4 clients until {what}, P99", row["rollback"][f"{what}_ms"]["p99"], "ms", 1)
+    results.add("requests failed, answers changed by rollbacks", row["rollback"]["failed"] + row["rollback"]["changed"], f"of {row['rollback']['answers']}", 1)
+    results.add("idle redraftd, processor", row["idle"]["cpu_percent"], "%", 1)
+    results.add("idle redraftd, memory", row["idle"]["rss_mib"], "MiB", 1)
 
 
 def memory(args, results):
