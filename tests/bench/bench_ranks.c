@@ -1,8 +1,9 @@
 /* One training step of one long synthetic sequence, alone or under mpirun: time, memory of every rank, loss.
  *
- *   bench_ranks [n=4096] [wide=64] [heads=2] [steps=7] [ulysses=1] [reps=1]
+ *   bench_ranks [n=4096] [wide=64] [heads=2] [steps=7] [ulysses=1] [reps=1] [runs=1]
  *   mpirun --oversubscribe -np 4 build/release/bench/bench_ranks n=131072 ulysses=2
  *
+ * runs: the sequence is so many runs packed, which see only themselves: as much memory for less attention.
  * Rank 0 makes the sequence whole and deals it out; its own peak therefore holds the inputs of all (a few hundred
  * bytes a row). Prints a line of JSON; the same n gives the same loss on any grid, to rounding.
  */
@@ -18,7 +19,7 @@
 enum { V = 1024, V_D = 512, K = 8 };
 
 struct want {
-	int n, wide, heads, steps, ulysses, reps;
+	int n, wide, heads, steps, ulysses, reps, runs;
 };
 
 static double now(void)
@@ -44,11 +45,11 @@ static uint32_t draw(uint64_t *s)
 	return (uint32_t)(*s >> 33);
 }
 
-static void make_batch(struct train_batch *b, int n, int H_t)
+static void make_batch(struct train_batch *b, int n, int runs, int H_t)
 {
 	uint64_t s = 1;
 	size_t rows = (size_t)n, F = 3 * (size_t)H_t;
-	uint32_t *ids = need(rows + 1, 4), *pos = need(rows, 4), *y = need(rows, 4), *t_ids = need(rows * K, 4);
+	uint32_t *ids = need(rows + 1, 4), *pos = need(rows, 4), *y = need(rows, 4), *seg = need(rows, 4), *t_ids = need(rows * K, 4);
 	uint8_t *ones = need(rows, 1);
 	real *f = need(rows * F, sizeof *f), *p = need(rows * K, sizeof *p);
 	memset(ones, 1, rows);
@@ -57,14 +58,15 @@ static void make_batch(struct train_batch *b, int n, int H_t)
 	for (size_t i = 0; i < rows * F; i++)
 		f[i] = (real)draw(&s) / (real)(1u << 30) - 1;
 	for (size_t i = 0; i < rows; i++) {
-		pos[i] = (uint32_t)i;
+		seg[i] = (uint32_t)(i - i % ((rows + (size_t)runs - 1) / (size_t)runs));
+		pos[i] = (uint32_t)i - seg[i];
 		y[i] = ids[i + 1] % V_D;
 		for (uint32_t j = 0; j < K; j++) {
 			t_ids[i * K + j] = (y[i] + j) % V_D;
 			p[i * K + j] = (real)(j ? 0.25 / (K - 1) : 0.75);
 		}
 	}
-	*b = (struct train_batch){.n = n, .ids = ids, .pos = pos, .features = f, .mask = ones, .in_vocab = ones, .y = y, .teacher = {.n = n, .K = K, .ids = t_ids, .p = p}};
+	*b = (struct train_batch){.n = n, .ids = ids, .pos = pos, .seg = runs > 1 ? seg : NULL, .features = f, .mask = ones, .in_vocab = ones, .y = y, .teacher = {.n = n, .K = K, .ids = t_ids, .p = p}};
 }
 
 static double peak_mib(void)
@@ -82,7 +84,7 @@ static int lead(const struct want *w, struct comm *c, struct dev *d, const struc
 	struct train_batch b;
 	struct errtext e = {""};
 	int64_t *d2t = need(V_D, sizeof *d2t);
-	make_batch(&b, w->n, cfg->H_t);
+	make_batch(&b, w->n, w->runs, cfg->H_t);
 	int r = trainer_eagle3.new(d, cfg, &o, d2t, embedding, &t, &e);
 	if (!r)
 		trainer_eagle3.init_random(t, 1);
@@ -99,14 +101,14 @@ static int lead(const struct want *w, struct comm *c, struct dev *d, const struc
 
 int main(int argc, char **argv)
 {
-	struct want w = {4096, 64, 2, 7, 1, 1};
+	struct want w = {4096, 64, 2, 7, 1, 1, 1};
 	struct errtext e = {""};
 	struct comm *c = NULL;
 	struct dev *d = NULL;
 	for (int i = 1; i < argc; i++)
 		if (sscanf(argv[i], "n=%d", &w.n) + sscanf(argv[i], "wide=%d", &w.wide) + sscanf(argv[i], "heads=%d", &w.heads) + sscanf(argv[i], "steps=%d", &w.steps) +
-			    sscanf(argv[i], "ulysses=%d", &w.ulysses) + sscanf(argv[i], "reps=%d", &w.reps) < 1) {
-			fprintf(stderr, "bench_ranks: %s is none of n= wide= heads= steps= ulysses= reps=\n", argv[i]);
+			    sscanf(argv[i], "ulysses=%d", &w.ulysses) + sscanf(argv[i], "reps=%d", &w.reps) + sscanf(argv[i], "runs=%d", &w.runs) < 1) {
+			fprintf(stderr, "bench_ranks: %s is none of n= wide= heads= steps= ulysses= reps= runs=\n", argv[i]);
 			return 2;
 		}
 	if (comm_open(&c, &e)) {
@@ -135,9 +137,9 @@ int main(int argc, char **argv)
 		most = i && all[i] > most ? all[i] : most; /* of the followers: rank 0 has the whole batch too */
 	}
 	if (c->rank == 0)
-		printf("{\"figure\":\"ranks_step_%d\",\"value\":%.4g,\"unit\":\"s\",\"ranks\":%d,\"ulysses\":%d,\"wide\":%d,\"steps\":%d,\"peak_all_mib\":%.0f,\"peak_leader_mib\":%.0f,"
+		printf("{\"figure\":\"ranks_step_%d\",\"value\":%.4g,\"unit\":\"s\",\"ranks\":%d,\"ulysses\":%d,\"wide\":%d,\"steps\":%d,\"runs\":%d,\"peak_all_mib\":%.0f,\"peak_leader_mib\":%.0f,"
 		       "\"peak_follower_mib\":%.0f,\"loss\":%.9g,\"grad_norm\":%.9g,\"commit\":\"%s\"}\n",
-		       w.n, took, c->size, w.ulysses, w.wide, w.steps, sum, all[0], most, res.loss, res.grad_norm, REDRAFT_COMMIT);
+		       w.n, took, c->size, w.ulysses, w.wide, w.steps, w.runs, sum, all[0], most, res.loss, res.grad_norm, REDRAFT_COMMIT);
 	dev_free(d);
 	comm_free(c);
 	return 0;
