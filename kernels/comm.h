@@ -52,7 +52,7 @@ struct comm {
 	int rank, size;
 	int local;                /* ranks on this machine, this one included */
 	int failed;               /* 0, or the errno of the first failure */
-	const volatile int *stop; /* NULL, or: when it becomes nonzero, waits end */
+	const volatile int *stop; /* NULL, or: when it becomes nonzero, waits end, at once or after a short grace */
 	int timeout_s;            /* longest wait for a peer inside a step; 0 = for ever */
 	char error[192];
 };

@@ -186,22 +186,35 @@ static int train(struct learner *l, struct run *r, int row0, int n)
 	return 0;
 }
 
+/* Another grid of ranks would come to other bits. */
+static int same_grid(const struct learner *l, int64_t step, struct errtext *e)
+{
+	const struct train_options *t = &l->o.train;
+	int ranks = t->ranks ? t->ranks->size : 1, ulysses = ranks > 1 && t->ulysses > 1 ? t->ulysses : 1;
+	if (l->o.grid[0] == ranks && l->o.grid[1] == ulysses)
+		return 0;
+	return errtext_set(e, -EINVAL, "journal: step %" PRId64 " was taken by %d ranks with ulysses %d, and these are %d with %d: start once as it was", step, l->o.grid[0], l->o.grid[1],
+			   ranks, ulysses);
+}
+
 static int apply_step(struct learner *l, const struct journal_entry *x, struct errtext *e)
 {
 	int row0;
 	struct run *r = l->t ? choose(l, &row0) : NULL;
 	if (!r || x->number != l->step)
 		return errtext_set(e, -EINVAL, "journal: step %" PRId64 " does not follow from what came before it (step %" PRId64 ")", x->number, l->step);
+	int k = same_grid(l, x->number, e), n = r->n - row0 < l->o.max_rows ? r->n - row0 : l->o.max_rows;
+	if (k)
+		return k;
 	if (row0 == r->first) {
 		r->state = RUN_TRAINED;
 		r->epochs++;
 	}
-	int n = r->n - row0 < l->o.max_rows ? r->n - row0 : l->o.max_rows;
 	l->cur_run = r->id;
 	l->cur_row = row0 + n;
-	int k = train(l, r, row0, n);
+	k = train(l, r, row0, n);
 	if (k)
-		return errtext_set(e, k, "step %" PRId64 ": %s", l->step, strerror(-k));
+		return errtext_set(e, k, "step %" PRId64 ": %s", l->step, comm_lost(k) && l->o.train.ranks ? l->o.train.ranks->error : strerror(-k));
 	l->step++;
 	return 0;
 }

@@ -22,6 +22,7 @@
 struct learner_options {
 	const char *state_dir, *store;
 	const struct trainer_kind *kind;
+	int grid[2];                  /* ranks and ulysses by which the steps of the journal are taken; set from train, {0} until a config says */
 	struct train_options train;
 	uint64_t seed;
 	int draft_vocab, max_rows, history_rows, max_epochs, queue_max, heldout_max, heldout_domain_max;

@@ -14,9 +14,11 @@
  */
 #include <inttypes.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,12 +32,14 @@
 #include "daemon/base/service.h"
 #include "learn/cmd.h"
 #include "learn/control.h"
+#include "learn/crew.h"
 
 struct conf {
 	char *store, *state_dir, *run_dir, *daemon_socket, *serve_socket, *brokers, *source_conf, *topic, *target_fp, *follow_journal, *vocab_from;
 	int log_level, optimizer, loss, teacher, policy, device, device_math;
 	int64_t memory_mb, flat_after, max_age_h;
 	double tpot_ms, tpot_ratio, least, flat_gain;
+	int64_t ulysses, timeout_s;
 	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
 	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, follow_print, init_wait_s;
 	int64_t tenant_window, request_rows;
@@ -68,6 +72,8 @@ static const struct conf_entry entries[] = {
 	{"pool.max_age_h", CONF_INT, AT(max_age_h), "0", 0, 1e6, NULL, true, "h", "records older than that are erased from the pool; 0 = only its size counts"},
 	{"seed", CONF_INT, AT(seed), "1", 0, 9007199254740991.0, NULL, false, "", "seed of every random choice"},
 	{"log_level", CONF_ENUM, AT(log_level), "info", 0, 0, "error|warn|info|debug", true, "", "what is logged"},
+	{"ranks.ulysses", CONF_INT, AT(ulysses), "1", 1, COMM_MAX_RANKS, NULL, false, "ranks", "under mpirun: of the ranks that share each sequence, so many swap rows for heads; the rest form a ring"},
+	{"ranks.timeout_s", CONF_INT, AT(timeout_s), "600", 0, 1e7, NULL, false, "s", "under mpirun: a rank that waits longer for another inside a step gives up; 0 = never"},
 	{"train.ttt_steps", CONF_INT, AT(ttt_steps), "7", 1, TTT_MAX_STEPS, NULL, false, "steps", "unrolled steps of training-time test"},
 	{"train.decay", CONF_REAL, AT(decay), "0.8", 0.01, 1, NULL, false, "", "weight of each further unrolled step"},
 	{"train.loss", CONF_ENUM, AT(loss), "kl", 0, 0, LOSS_NAMES, false, "", "what the draft is drawn towards (learn/README.md)"},
@@ -79,7 +85,7 @@ static const struct conf_entry entries[] = {
 	{"train.clip", CONF_REAL, AT(clip), "0.5", 1e-6, 1e6, NULL, false, "", "gradients are clipped to this norm"},
 	{"train.warmup_steps", CONF_INT, AT(warmup_steps), "10", 0, 1e9, NULL, false, "steps", "linear warm-up of the learning rate"},
 	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
-	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 65536, NULL, false, "tok", "rows of one step; longer runs take several"},
+	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 1 << 20, NULL, false, "tok", "rows of one step; longer runs take several"},
 	{"train.history_rows", CONF_INT, AT(history_rows), "256", 0, 16384, NULL, false, "tok", "rows before a window that are laid in front of it as context, an earlier request's too"},
 	{"train.ema", CONF_REAL, AT(ema), "0.95", 0, 0.99999, NULL, false, "", "decay a step of the averaged weights, which are what is published; 0 = the last weights are"},
 	{"train.spike", CONF_REAL, AT(spike), "3", 1.2, 1e9, NULL, false, "", "a loss so many times the running mean is no step"},
@@ -118,6 +124,9 @@ static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG
 
 /* ---- options ---- */
 
+static struct comm *ranks;         /* we are one of; set once by main */
+static volatile int group_ends;
+
 static void learner_options(const struct conf *c, struct learner_options *o)
 {
 	*o = (struct learner_options){
@@ -133,11 +142,13 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 		.pool_bytes = (uint64_t)c->pool_mb << 20, .segment_bytes = c->pool_mb >= 512 ? 64u << 20 : 8u << 20,
 		.follow = *c->follow_journal != 0,
 	};
+	o->train.ranks = ranks;
+	o->train.ulysses = (int)c->ulysses;
 }
 
 static int n_threads(const struct conf *c)
 {
-	long n = c->threads ? (long)c->threads : sysconf(_SC_NPROCESSORS_ONLN);
+	long n = c->threads ? (long)c->threads : sysconf(_SC_NPROCESSORS_ONLN) / ranks->local;
 	return n > 0 ? (int)n : 1;
 }
 
@@ -285,6 +296,7 @@ static void on_reload(void *arg)
 static void on_stop(void *arg)
 {
 	struct process *p = arg;
+	group_ends = ranks->size > 1; /* perhaps because a rank is gone: do not wait for it */
 	loop_stop(p->loop);
 }
 
@@ -362,6 +374,27 @@ static int run(struct conf *c, const struct frozen *fz, int argc, char **argv)
 	return p.code;
 }
 
+static void on_group_end(int s)
+{
+	(void)s;
+	group_ends = 1;
+}
+
+/* Every rank but the first: no socket, no record, no journal. */
+static int follow(const struct conf *c, const struct frozen *fz)
+{
+	struct dev *d = NULL;
+	struct errtext e = {""};
+	(void)signal(SIGINT, SIG_IGN); /* rank 0 ends the others */
+	(void)signal(SIGTERM, on_group_end);
+	(void)setpriority(PRIO_PROCESS, 0, (int)c->nice);
+	int r = dev_cpu_new(n_threads(c), ISA_AUTO, &d);
+	if (!r)
+		r = crew_follow(ranks, d, fz->embedding, fz->V, fz->H, &e);
+	dev_free(d);
+	return r ? fail(1, *e.text ? e.text : strerror(-r)) : 0;
+}
+
 static const struct {
 	const char *word;
 	int (*run)(int argc, char **argv);
@@ -380,8 +413,10 @@ int main(int argc, char **argv)
 	int r = conf_load(&program, argc, argv, &c, word, 1, &n, &e);
 	if (r > 0)
 		return 0;
-	if (r < 0)
+	if (r < 0 || comm_open(&ranks, &e))
 		return fail(2, e.text);
+	ranks->timeout_s = (int)c.timeout_s;
+	ranks->stop = ranks->size > 1 ? &group_ends : NULL;
 	log_init("redraft-learn", levels[c.log_level]);
 	if (n && strcmp(word[0], "init") != 0) {
 		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect, export-records, pack and unpack", word[0]);
@@ -389,7 +424,9 @@ int main(int argc, char **argv)
 	} else if (frozen_open(c.store, c.target_fp, &fz, &e))
 		r = fail(2, e.text);
 	else
-		r = n ? init(&c, &fz) : run(&c, &fz, argc, argv);
+		r = ranks->rank ? follow(&c, &fz) : n ? init(&c, &fz) : run(&c, &fz, argc, argv);
+	crew_end(ranks);
+	comm_free(ranks);
 	frozen_close(&fz);
 	conf_done(&program, &c);
 	return r;

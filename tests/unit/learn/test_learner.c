@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include "tests/unit/learn/toyworld.h"
+#include <pthread.h>
+#include "learn/crew.h"
 #include "learn/evaluate.h"
 #include "learn/learner.h"
 
@@ -55,7 +57,57 @@ struct world {
 	struct frozen fz;
 	struct tw_source src;
 	bool muon; /* and averaged weights */
+	int ranks; /* that share each sequence; 0: one process as ever */
 };
+
+/* The other ranks, as threads of this process. */
+struct others {
+	int n;
+	struct comm *c[4];
+	pthread_t thread[4];
+	const struct frozen *fz;
+};
+struct other {
+	struct comm *c;
+	const struct frozen *fz;
+};
+
+static void *other_main(void *arg)
+{
+	struct other *o = arg;
+	struct dev *d = NULL;
+	struct errtext e = {""};
+	if (dev_cpu_new(1, ISA_PORTABLE, &d) || crew_follow(o->c, d, o->fz->embedding, o->fz->V, o->fz->H, &e))
+		print_message("a rank: %s\n", e.text);
+	dev_free(d);
+	free(o);
+	return NULL;
+}
+
+static void others_start(struct others *x, const struct world *w, struct learner_options *o)
+{
+	*x = (struct others){.n = w->ranks};
+	if (!w->ranks || comm_threads_new(w->ranks, x->c))
+		return;
+	for (int i = 1; i < x->n; i++) {
+		struct other *one = malloc(sizeof *one);
+		*one = (struct other){x->c[i], &w->fz};
+		assert_int_equal(pthread_create(&x->thread[i], NULL, other_main, one), 0);
+	}
+	o->train.ranks = x->c[0];
+	o->train.ulysses = w->ranks % 2 ? 1 : 2;
+}
+
+static void others_end(struct others *x)
+{
+	if (!x->n)
+		return;
+	crew_end(x->c[0]);
+	for (int i = 1; i < x->n; i++)
+		(void)pthread_join(x->thread[i], NULL);
+	for (int i = 0; i < x->n; i++)
+		comm_free(x->c[i]);
+}
 
 static void world_init(struct world *w, int requests)
 {
@@ -158,6 +210,8 @@ static int life(struct world *w, const char *state, uint64_t seed, int passes, i
 	struct learner *l = NULL;
 	bool done;
 	int n;
+	struct others ranks;
+	others_start(&ranks, w, &o);
 	if (dev_cpu_new(1, ISA_PORTABLE, &d) || learner_open(&o, d, &w->src.base, &w->fz, &l, &e)) {
 		print_message("life: %s\n", e.text);
 		return full_at && *e.text ? 8 : 9;
@@ -194,6 +248,7 @@ static int life(struct world *w, const char *state, uint64_t seed, int passes, i
 	}
 	bool more = w->src.visible < w->src.n || learner_can_step(l);
 	learner_close(l);
+	others_end(&ranks);
 	dev_free(d);
 	return more ? 1 : 0;
 }
@@ -204,6 +259,8 @@ static void follow(struct world *w, const char *journal, const char *state, int 
 	struct learner_options o = options(w, state);
 	struct dev *d = NULL;
 	struct errtext e = {""};
+	struct others ranks;
+	others_start(&ranks, w, &o);
 	o.follow = true;
 	w->src.visible = w->src.n;
 	assert_int_equal(dev_cpu_new(threads, ISA_PORTABLE, &d), 0);
@@ -216,6 +273,7 @@ static void follow(struct world *w, const char *journal, const char *state, int 
 	*step = l->step;
 	*n = l->n;
 	learner_close(l);
+	others_end(&ranks);
 	dev_free(d);
 }
 
@@ -223,12 +281,15 @@ static void resumed(struct world *w, const char *state, char hex[65], int64_t *s
 {
 	struct learner_options o = options(w, state);
 	struct dev *d = NULL;
+	struct others ranks;
+	others_start(&ranks, w, &o);
 	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
 	struct learner *l = open_ok(&o, d, w, 0);
 	learner_weights_sha(l, hex);
 	*step = l->step;
 	*n = l->n;
 	learner_close(l);
+	others_end(&ranks);
 	dev_free(d);
 }
 
@@ -240,7 +301,7 @@ static void remove_pool(const char *state)
 }
 
 /* Killed some thirty times: between passes, and inside writes. */
-static void killed(bool muon, bool disk)
+static void killed(bool muon, bool disk, int ranks)
 {
 	static const char *const points[] = {"journal-written", "journal-synced", "step-done", "checkpoint-before", "fs-created", "fs-half",
 					     "fs-written", "fs-synced", "fs-renamed", "checkpoint-after", "publish-weights", "publish-submit"};
@@ -252,6 +313,7 @@ static void killed(bool muon, bool disk)
 	int lives = 0, kills = 0, rc = 1, wanted = getenv("REDRAFT_KILLS") ? atoi(getenv("REDRAFT_KILLS")) : 30;
 	world_init(&w, wanted > 30 ? 2 * wanted : wanted);
 	w.muon = muon;
+	w.ranks = ranks;
 	(void)snprintf(state, sizeof state, "%s/killed", w.dir);
 	(void)snprintf(again, sizeof again, "%s/again", w.dir);
 	while (rc) {
@@ -305,19 +367,27 @@ static void killed(bool muon, bool disk)
 static void test_killed(void **unused)
 {
 	(void)unused;
-	killed(false, false);
+	killed(false, false, 0);
 }
 
 static void test_killed_muon(void **unused)
 {
 	(void)unused;
-	killed(true, false);
+	killed(true, false, 0);
 }
 
 static void test_disk_full(void **unused)
 {
 	(void)unused;
-	killed(false, true);
+	killed(false, true, 0);
+}
+
+/* A group is as exact as one process: rank 0's journal and checkpoint are the group's. */
+static void test_killed_ranks(void **unused)
+{
+	(void)unused;
+	killed(false, false, 2);
+	killed(true, false, 3);
 }
 
 /* The pool's tail is a shortcut, not a need: without it the records come from the log again. */
@@ -643,7 +713,7 @@ static void test_rebase(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_killed), cmocka_unit_test(test_killed_muon), cmocka_unit_test(test_disk_full), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
+		cmocka_unit_test(test_killed), cmocka_unit_test(test_killed_muon), cmocka_unit_test(test_killed_ranks), cmocka_unit_test(test_disk_full), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
 		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_set_aside), cmocka_unit_test(test_held_out), cmocka_unit_test(test_start),
 		cmocka_unit_test(test_rebase),
 	};
