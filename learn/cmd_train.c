@@ -274,7 +274,7 @@ static int follow(const struct session *s, struct errtext *e)
 	struct dev *d = NULL;
 	int r = open_dev(s, &d, e);
 	if (!r)
-		r = crew_follow(s->ranks, d, s->fz->embedding, s->fz->V, s->fz->H, e);
+		r = crew_follow(s->ranks, d, &(struct crew_target){s->fz->embedding, s->fz->head, s->fz->V, s->fz->H}, e);
 	dev_free(d);
 	return r;
 }

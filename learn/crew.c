@@ -38,9 +38,9 @@ void crew_end(struct comm *c)
 struct follower {
 	struct comm *c;
 	struct dev *d;
-	const uint16_t *embedding;
-	int V, H_t;
+	const struct crew_target *target;
 	struct trainer *t[MAX_TRAINERS]; /* by number, modulo */
+	struct weight head[MAX_TRAINERS]; /* the target's head, rows of that trainer's draft vocabulary */
 };
 
 static const struct trainer_kind *const kind = &trainer_eagle3;
@@ -58,8 +58,27 @@ static int receive(struct follower *f, size_t bytes, void **ret)
 	return 0;
 }
 
+/* As the batcher of rank 0 has it, to make teachers of final states. */
+static int pack_head(struct follower *f, const struct eagle3_config *c, const int64_t *d2t, struct weight *ret)
+{
+	size_t H = (size_t)c->H_t;
+	uint16_t *rows = malloc((size_t)c->V_d * H * sizeof *rows);
+	int r = rows ? 0 : -ENOMEM;
+	for (int i = 0; i < c->V_d && !r; i++) {
+		if (d2t[i] + i < 0 || d2t[i] + i >= c->V)
+			r = -EINVAL;
+		else
+			memcpy(rows + (size_t)i * H, f->target->head + (size_t)(d2t[i] + i) * H, H * sizeof *rows);
+	}
+	if (!r)
+		r = f->d->ops->weight_pack(f->d, ret, DT_BF16, c->V_d, c->H_t, rows, DT_BF16);
+	free(rows);
+	return r;
+}
+
 static int make(struct follower *f, const struct head *h, struct trainer **ret, struct errtext *e)
 {
+	struct weight *head = &f->head[h->trainer % MAX_TRAINERS];
 	struct eagle3_config c = {0};
 	struct train_options o = {0};
 	int64_t *d2t = NULL;
@@ -73,11 +92,14 @@ static int make(struct follower *f, const struct head *h, struct trainer **ret, 
 	if (!r && h->n != (int64_t)f->d->isa) /* their sums would part, and with them the weights */
 		r = errtext_set(e, -EINVAL, "rank %d computes with %s, rank 0 with %s: a group needs processors of one kind", f->c->rank, dev_isa_name(f->d->isa),
 				dev_isa_name((enum dev_isa)h->n));
-	if (!r && (c.V != f->V || c.H_t != f->H_t || h->bytes[2] != (size_t)c.V_d * sizeof *d2t))
-		r = errtext_set(e, -EINVAL, "rank %d has another target than rank 0: vocabulary %d and %d wide, not %d and %d", f->c->rank, f->V, f->H_t, c.V, c.H_t);
+	if (!r && (c.V != f->target->V || c.H_t != f->target->H_t || h->bytes[2] != (size_t)c.V_d * sizeof *d2t))
+		r = errtext_set(e, -EINVAL, "rank %d has another target than rank 0: vocabulary %d and %d wide, not %d and %d", f->c->rank, f->target->V, f->target->H_t, c.V, c.H_t);
 	o.ranks = f->c;
+	o.head = head;
 	if (!r)
-		r = kind->new(f->d, &c, &o, d2t, f->embedding, ret, e);
+		r = pack_head(f, &c, d2t, head);
+	if (!r)
+		r = kind->new(f->d, &c, &o, d2t, f->target->embedding, ret, e);
 	free(d2t);
 	return r;
 }
@@ -105,6 +127,13 @@ static int take_state(struct follower *f, struct trainer *t, const struct head *
 	return r;
 }
 
+static void drop(struct follower *f, int i)
+{
+	f->t[i] = kind->free(f->t[i]);
+	f->d->ops->weight_free(f->d, &f->head[i]);
+	f->head[i] = (struct weight){0};
+}
+
 static int obey(struct follower *f, const struct head *h, struct errtext *e)
 {
 	struct trainer **t = &f->t[h->trainer % MAX_TRAINERS];
@@ -125,7 +154,7 @@ static int obey(struct follower *f, const struct head *h, struct errtext *e)
 		r = kind->step(*t, NULL, &res);
 		return r > 0 ? 0 : r; /* non-finite: rank 0 saw the same and says so */
 	case CREW_FREE:
-		*t = kind->free(*t);
+		drop(f, h->trainer % MAX_TRAINERS);
 		return 0;
 	case CREW_END:
 		break;
@@ -133,9 +162,9 @@ static int obey(struct follower *f, const struct head *h, struct errtext *e)
 	return -EINVAL;
 }
 
-int crew_follow(struct comm *c, struct dev *d, const uint16_t *embedding, int V, int H_t, struct errtext *e)
+int crew_follow(struct comm *c, struct dev *d, const struct crew_target *target, struct errtext *e)
 {
-	struct follower f = {.c = c, .d = d, .embedding = embedding, .V = V, .H_t = H_t};
+	struct follower f = {.c = c, .d = d, .target = target};
 	int r = 0, timeout_s = c->timeout_s;
 	for (;;) {
 		struct head h = {0};
@@ -150,7 +179,7 @@ int crew_follow(struct comm *c, struct dev *d, const uint16_t *embedding, int V,
 			break;
 	}
 	for (int i = 0; i < MAX_TRAINERS; i++)
-		kind->free(f.t[i]);
+		drop(&f, i);
 	if (!r)
 		return 0;
 	if (!e->text[0])

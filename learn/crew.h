@@ -21,7 +21,12 @@ struct crew_part {
 
 /* Rank 0 tells the others; on other ranks, and when there are none, 0 and nothing happens. trainer: which one; n: a number with it. */
 int MUSTCHECK crew_tell(struct comm *c, enum crew_op op, int trainer, int64_t n, const struct crew_part *parts, int n_parts);
-/* The other ranks: do as told until CREW_END (0) or failure (-errno with e). embedding [V,H_t]: the target's, as on rank 0. */
-int MUSTCHECK crew_follow(struct comm *c, struct dev *d, const uint16_t *embedding, int V, int H_t, struct errtext *e);
+/* What a follower must have itself: the target's embedding and head, bf16 [V,H_t], as in rank 0's frozen file. */
+struct crew_target {
+	const uint16_t *embedding, *head;
+	int V, H_t;
+};
+/* The other ranks: do as told until CREW_END (0) or failure (-errno with e). */
+int MUSTCHECK crew_follow(struct comm *c, struct dev *d, const struct crew_target *target, struct errtext *e);
 /* Rank 0, when it is done, well or not: the others go home. A group that is broken needs no telling. */
 void crew_end(struct comm *c);

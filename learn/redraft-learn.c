@@ -390,7 +390,7 @@ static int follow(const struct conf *c, const struct frozen *fz)
 	(void)setpriority(PRIO_PROCESS, 0, (int)c->nice);
 	int r = dev_cpu_new(n_threads(c), ISA_AUTO, &d);
 	if (!r)
-		r = crew_follow(ranks, d, fz->embedding, fz->V, fz->H, &e);
+		r = crew_follow(ranks, d, &(struct crew_target){fz->embedding, fz->head, fz->V, fz->H}, &e);
 	dev_free(d);
 	return r ? fail(1, *e.text ? e.text : strerror(-r)) : 0;
 }

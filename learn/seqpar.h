@@ -73,6 +73,9 @@ struct seqpar {
 
 	struct train_batch batch; /* my rows of the batch under way; arrays owned */
 	int cap_rows, cap_k;      /* of those */
+	struct teacher_states states; /* of my rows, where the batch has some; arrays owned, the head borrowed */
+	int cap_states, cap_z;
+	const struct weight *head;    /* set on ranks that make teachers of states, but on 0, where the batch brings it */
 };
 
 /* c NULL or one rank: alone. ulysses: U; R is the rest. -EINVAL with e: the grid does not fit heads or ranks. */

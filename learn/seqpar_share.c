@@ -11,7 +11,7 @@
 
 struct head { /* what the others must know first */
 	int n, K, feature;
-	bool seg, sparse, weight, mass;
+	bool seg, sparse, weight, mass, states;
 	double loss_max;
 };
 
@@ -120,6 +120,71 @@ static void clear_dead(struct seqpar *sp, const struct head *h)
 	memset((void *)(uintptr_t)(b->features + from * (size_t)h->feature), 0, n * (size_t)h->feature * sizeof *b->features);
 }
 
+/* ---- teachers that are final states still: each rank makes its own rows' of them ---- */
+
+/* Which of z's rows belong to a rank's rows, and where; the count. to (may be NULL): they, one behind the other. */
+static int pick_states(const struct seq_span *span, int n_spans, int n_local, const struct teacher_states *from, size_t H, int32_t *map, real *to)
+{
+	int m = 0;
+	for (int i = 0; i < n_local; i++)
+		map[i] = -1;
+	for (int s = 0; s < n_spans; s++)
+		for (int i = 0; i < span[s].rows; i++) {
+			int32_t row = from->row[span[s].first + i];
+			if (row < 0)
+				continue;
+			if (to)
+				memcpy(to + (size_t)m * H, from->z + (size_t)row * H, H * sizeof *to);
+			map[span[s].at + i] = m++;
+		}
+	return m;
+}
+
+static int reserve_states(struct seqpar *sp, int rows, int z, size_t H)
+{
+	if (rows > sp->cap_states && (sp->cap_states = grow(&sp->states.row, (size_t)rows, sizeof *sp->states.row) ? rows : 0) == 0)
+		return -ENOMEM;
+	if (z > sp->cap_z && (sp->cap_z = grow(&sp->states.z, (size_t)z * H, sizeof *sp->states.z) ? z : 0) == 0)
+		return -ENOMEM;
+	return 0;
+}
+
+/* Rank 0 sends one rank after the other its share, the last one (its own) stays where it was laid out. */
+static int send_states(struct seqpar *sp, const struct teacher_states *from, size_t H)
+{
+	for (int rank = sp->c->size - 1; rank >= 0; rank--) {
+		struct seq_span span[SEQ_SPANS];
+		int att[SEQ_SPANS], first[SEQ_SPANS], n = 0;
+		spans_of(sp, rank, span, att, first);
+		for (int s = 0; s < sp->n_spans; s++)
+			n += span[s].rows;
+		n = n < sp->n_steps ? sp->n_steps : n;
+		TRY(reserve_states(sp, n, 0, H));
+		int m = pick_states(span, sp->n_spans, n, from, H, (int32_t *)(uintptr_t)sp->states.row, NULL);
+		TRY(reserve_states(sp, n, m, H));
+		(void)pick_states(span, sp->n_spans, n, from, H, (int32_t *)(uintptr_t)sp->states.row, (real *)(uintptr_t)sp->states.z);
+		if (!rank)
+			break;
+		const struct comm_out out[] = {{rank, &m, sizeof m}, {rank, sp->states.row, (size_t)n * sizeof *sp->states.row}, {rank, sp->states.z, (size_t)m * H * sizeof *sp->states.z}};
+		TRY(comm_post(sp->c, out, 3, NULL, 0));
+		TRY(comm_wait(sp->c));
+	}
+	return 0;
+}
+
+static int receive_states(struct seqpar *sp, size_t H)
+{
+	int m = 0;
+	TRY(reserve_states(sp, sp->n_local, 0, H));
+	const struct comm_in in[] = {{0, &m, sizeof m}, {0, (void *)(uintptr_t)sp->states.row, (size_t)sp->n_local * sizeof *sp->states.row}};
+	TRY(comm_post(sp->c, NULL, 0, in, 2));
+	TRY(comm_wait(sp->c));
+	TRY(reserve_states(sp, 0, m, H));
+	const struct comm_in z = {0, (void *)(uintptr_t)sp->states.z, (size_t)m * H * sizeof *sp->states.z};
+	TRY(comm_post(sp->c, NULL, 0, &z, 1));
+	return comm_wait(sp->c);
+}
+
 #define SHARE(field, size) TRY(share_rows(sp, whole ? whole->field : NULL, (void *)(uintptr_t)sp->batch.field, size))
 
 static int share_arrays(struct seqpar *sp, const struct train_batch *whole, const struct head *h)
@@ -139,6 +204,8 @@ static int share_arrays(struct seqpar *sp, const struct train_batch *whole, cons
 		SHARE(teacher.mass, sizeof(real));
 	if (h->weight)
 		SHARE(weight, sizeof(real));
+	if (h->states)
+		TRY(whole ? send_states(sp, whole->states, (size_t)h->feature / 3) : receive_states(sp, (size_t)h->feature / 3));
 	if (h->seg) {
 		SHARE(seg, sizeof(uint32_t));
 		TRY(share_seg(sp, whole ? whole->seg : NULL));
@@ -156,7 +223,7 @@ int seqpar_share(struct seqpar *sp, const struct train_batch *whole, int feature
 		return 0;
 	}
 	if (whole)
-		h = (struct head){.n = whole->n, .K = whole->teacher.K, .feature = feature, .seg = whole->seg, .sparse = whole->teacher.ids, .weight = whole->weight, .mass = whole->teacher.mass,
+		h = (struct head){.n = whole->n, .K = whole->teacher.K, .feature = feature, .seg = whole->seg, .sparse = whole->teacher.ids, .weight = whole->weight, .mass = whole->teacher.mass, .states = whole->states,
 				  .loss_max = whole->loss_max};
 	TRY(comm_broadcast(sp->c, &h, sizeof h));
 	TRY(seqpar_plan(sp, h.n, steps));
@@ -169,6 +236,8 @@ int seqpar_share(struct seqpar *sp, const struct train_batch *whole, int feature
 	ret->loss_max = h.loss_max;
 	ret->teacher.n = sp->n_local;
 	ret->teacher.K = h.K;
+	sp->states.head = whole && whole->states ? whole->states->head : sp->head;
+	ret->states = h.states ? &sp->states : NULL;
 	if (!h.sparse)
 		ret->teacher.ids = NULL;
 	if (!h.mass)

@@ -72,6 +72,8 @@ static int trainer_new(struct dev *d, const struct eagle3_config *c, const struc
 	int r = ttt_new(d, c, d2t, embedding_bf16, TTT_TRAIN, &t->ttt, e);
 	if (r >= 0 && o->ranks)
 		r = ttt_set_ranks(t->ttt, o->ranks, o->ulysses, e);
+	if (r >= 0 && o->ranks)
+		t->ttt->sp->head = o->head;
 	if (r >= 0 && (r = optimizer_new(d, &t->ttt->lay, o, &t->optimizer)) < 0)
 		errtext_set(e, r, "out of memory for the optimizer of %zu parameters", t->ttt->lay.total);
 	if (r >= 0)

@@ -126,7 +126,7 @@ int main(int argc, char **argv)
 		return 1;
 	double took = 0, mine, all[COMM_MAX_RANKS], sum = 0, most = 0;
 	struct train_result res = {0};
-	int r = c->rank ? crew_follow(c, d, embedding, V, w.wide, &e) : lead(&w, c, d, &cfg, embedding, &took, &res);
+	int r = c->rank ? crew_follow(c, d, &(struct crew_target){embedding, embedding, V, w.wide}, &e) : lead(&w, c, d, &cfg, embedding, &took, &res);
 	if (r && c->rank)
 		fprintf(stderr, "bench_ranks: %s\n", e.text);
 	mine = peak_mib();

@@ -77,7 +77,7 @@ static void *other_main(void *arg)
 	struct other *o = arg;
 	struct dev *d = NULL;
 	struct errtext e = {""};
-	if (dev_cpu_new(1, ISA_PORTABLE, &d) || crew_follow(o->c, d, o->fz->embedding, o->fz->V, o->fz->H, &e))
+	if (dev_cpu_new(1, ISA_PORTABLE, &d) || crew_follow(o->c, d, &(struct crew_target){o->fz->embedding, o->fz->head, o->fz->V, o->fz->H}, &e))
 		print_message("a rank: %s\n", e.text);
 	dev_free(d);
 	free(o);

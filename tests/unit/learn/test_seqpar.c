@@ -21,7 +21,9 @@ struct sequence {
 	struct train_batch b;
 	struct eagle3_config c;
 	int64_t d2t[24];
-	uint16_t embedding[50 * 20];
+	uint16_t embedding[50 * 20], head[50 * 12];
+	int32_t *state_row;
+	real *z;
 	uint32_t *ids, *pos, *seg, *t_ids, *y;
 	real *features, *p, *mass, *weight;
 	uint8_t *mask, *in_vocab;
@@ -49,9 +51,16 @@ static void sequence_new(struct sequence *s, int n, int nh, int nkv, bool packed
 		s->d2t[i] = i; /* every other token */
 	for (size_t i = 0; i < sizeof s->embedding / sizeof *s->embedding; i++)
 		s->embedding[i] = f32_to_bf16((float)(uniform() - 0.5));
+	for (size_t i = 0; i < sizeof s->head / sizeof *s->head; i++)
+		s->head[i] = f32_to_bf16((float)(2 * uniform() - 1));
 	size_t N = (size_t)n, k = K ? (size_t)K : 24;
 	s->ids = array(N + 1, 4), s->pos = array(N, 4), s->seg = array(N, 4), s->y = array(N, 4), s->t_ids = array(N * k, 4);
 	s->features = array(N * 36, sizeof(real)), s->p = array(N * k, sizeof(real)), s->mass = array(N, sizeof(real)), s->weight = array(N, sizeof(real));
+	s->state_row = array(N, 4), s->z = array(N * 12, sizeof(real));
+	for (size_t i = 0, m = 0; i < N; i++)
+		s->state_row[i] = i % 3 ? (int32_t)m++ : -1; /* every third teacher is handed in made */
+	for (size_t i = 0; i < N * 12; i++)
+		s->z[i] = (real)(2 * uniform() - 1);
 	s->mask = array(N, 1), s->in_vocab = array(N, 1);
 	for (size_t t = 0; t < N; t++) {
 		uint32_t first = packed ? t < N / 5 ? 0 : t < N / 2 ? (uint32_t)(N / 5) : (uint32_t)(N / 2) : 0;
@@ -81,7 +90,7 @@ static void sequence_new(struct sequence *s, int n, int nh, int nkv, bool packed
 
 static void sequence_done(struct sequence *s)
 {
-	void *all[] = {s->ids, s->pos, s->seg, s->t_ids, s->y, s->features, s->p, s->mass, s->weight, s->mask, s->in_vocab};
+	void *all[] = {s->ids, s->pos, s->seg, s->t_ids, s->y, s->features, s->p, s->mass, s->weight, s->mask, s->in_vocab, s->state_row, s->z};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		free(all[i]);
 }
@@ -113,6 +122,8 @@ static struct train_options options(enum loss_kind loss)
 }
 
 /* from: weights and state to go on from, or NULL. */
+static bool with_states;
+
 static void school(const struct sequence *s, struct train_options opt, struct comm *c, int U, const struct outcome *from, struct outcome *ret)
 {
 	struct dev *d = dev_or_null(1, ISA_PORTABLE);
@@ -126,17 +137,28 @@ static void school(const struct sequence *s, struct train_options opt, struct co
 	size_t n = ret->n = trainer_eagle3.n_params(t);
 	ret->grads = array(n, sizeof(real)), ret->weights = array(n, sizeof(real)), ret->state = array(trainer_eagle3.n_state(t), sizeof(real));
 	trainer_eagle3.init_random(t, 5);
+	struct weight head = {0};
+	struct train_batch b = s->b;
+	struct teacher_states states = {.row = s->state_row, .z = s->z, .head = &head};
+	if (with_states) {
+		uint16_t rows[24 * 12];
+		for (int i = 0; i < 24; i++)
+			memcpy(rows + i * 12, s->head + (s->d2t[i] + i) * 12, 12 * sizeof *rows);
+		assert_int_equal(d->ops->weight_pack(d, &head, DT_BF16, 24, 12, rows, DT_BF16), 0);
+		b.states = &states;
+	}
 	if (from) {
 		memcpy(trainer_eagle3.params(t), from->weights, n * sizeof(real));
 		trainer_eagle3.params_changed(t);
 		assert_int_equal(trainer_eagle3.load_state(t, from->state, from->steps), 0);
 	}
-	assert_int_equal(trainer_eagle3.forward_backward(t, &s->b, &ret->first), 0);
+	assert_int_equal(trainer_eagle3.forward_backward(t, &b, &ret->first), 0);
 	memcpy(ret->grads, trainer_eagle3.grads(t), n * sizeof(real));
 	for (int i = 0; i < STEPS; i++)
-		assert_int_equal(trainer_eagle3.step(t, &s->b, &ret->last), 0);
+		assert_int_equal(trainer_eagle3.step(t, &b, &ret->last), 0);
 	memcpy(ret->weights, trainer_eagle3.params(t), n * sizeof(real));
 	assert_int_equal(trainer_eagle3.save_state(t, ret->state, &ret->steps), 0);
+	d->ops->weight_free(d, &head);
 	trainer_eagle3.free(t);
 	dev_free(d);
 }
@@ -145,7 +167,7 @@ static void school(const struct sequence *s, struct train_options opt, struct co
 
 struct member {
 	struct comm *c;
-	const uint16_t *embedding;
+	const uint16_t *embedding, *head;
 	int V, H_t, r;
 	struct errtext e;
 };
@@ -156,7 +178,7 @@ static void *follow(void *arg)
 	struct dev *d = NULL;
 	m->r = dev_cpu_new(1, ISA_PORTABLE, &d);
 	if (!m->r)
-		m->r = crew_follow(m->c, d, m->embedding, m->V, m->H_t, &m->e);
+		m->r = crew_follow(m->c, d, &(struct crew_target){m->embedding, m->head, m->V, m->H_t}, &m->e);
 	dev_free(d);
 	return NULL;
 }
@@ -170,7 +192,7 @@ static void group(const struct sequence *s, struct train_options opt, int U, int
 	assert_int_equal(comm_threads_new(n, c), 0);
 	for (int i = 1; i < n; i++) {
 		c[i]->timeout_s = 60;
-		m[i] = (struct member){.c = c[i], .embedding = s->embedding, .V = 50, .H_t = 12};
+		m[i] = (struct member){.c = c[i], .embedding = s->embedding, .head = s->head, .V = 50, .H_t = 12};
 		assert_int_equal(pthread_create(&t[i], NULL, follow, &m[i]), 0);
 	}
 	school(s, opt, c[0], U, from, ret);
@@ -256,6 +278,17 @@ static void test_losses(void **state)
 		check(45, 8, 4, 2, 2, true, 8, (enum loss_kind)loss, true);
 }
 
+/* Teachers that come as final states are made by each rank for its own rows. */
+static void test_states(void **state)
+{
+	(void)state;
+	with_states = true;
+	check(45, 8, 4, 2, 2, true, 8, LOSS_KL, true);
+	check(46, 8, 4, 1, 3, false, 0, LOSS_LK_LAMBDA, false);
+	check(4, 8, 4, 4, 2, false, 6, LOSS_KL, false);
+	with_states = false;
+}
+
 /* Muon too; a group's two runs are the same bits; it goes on from a saved state as if it had not stopped. */
 static void test_exact(void **state)
 {
@@ -320,7 +353,7 @@ static void test_failures(void **state)
 	struct member m[3];
 	pthread_t th[3];
 	for (int i = 1; i < 3; i++) {
-		m[i] = (struct member){.c = c[i], .embedding = s.embedding, .V = i == 2 ? 51 : 50, .H_t = 12};
+		m[i] = (struct member){.c = c[i], .embedding = s.embedding, .head = s.head, .V = i == 2 ? 51 : 50, .H_t = 12};
 		assert_int_equal(pthread_create(&th[i], NULL, follow, &m[i]), 0);
 	}
 	o.ranks = c[0];
@@ -340,7 +373,7 @@ static void test_failures(void **state)
 
 	/* a batch that is refused is refused before anybody is told */
 	assert_int_equal(comm_threads_new(2, c), 0);
-	m[1] = (struct member){.c = c[1], .embedding = s.embedding, .V = 50, .H_t = 12};
+	m[1] = (struct member){.c = c[1], .embedding = s.embedding, .head = s.head, .V = 50, .H_t = 12};
 	assert_int_equal(pthread_create(&th[1], NULL, follow, &m[1]), 0);
 	o.ranks = c[0];
 	assert_int_equal(trainer_eagle3.new(d, &s.c, &o, s.d2t, s.embedding, &t, &e), 0);
@@ -368,7 +401,7 @@ static void test_failures(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_every_grid), cmocka_unit_test(test_lengths), cmocka_unit_test(test_losses), cmocka_unit_test(test_exact),
+		cmocka_unit_test(test_every_grid), cmocka_unit_test(test_lengths), cmocka_unit_test(test_losses), cmocka_unit_test(test_states), cmocka_unit_test(test_exact),
 		cmocka_unit_test(test_grids_that_do_not_fit), cmocka_unit_test(test_failures),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
