@@ -47,7 +47,8 @@ struct seqpar *seqpar_free(struct seqpar *sp)
 	for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)
 		sp->d->ops->free(sp->d, dev[i]);
 	const struct train_batch *b = &sp->batch;
-	const void *host[] = {sp->att_seg, sp->lo, sp->hi, sp->local, b->ids, b->pos, b->seg, b->features, b->mask, b->weight, b->teacher.ids, b->teacher.p, b->teacher.mass, b->y, b->in_vocab, sp->states.row, sp->states.z};
+	const void *host[] = {sp->att_seg, sp->lo, sp->hi, sp->local, b->ids, b->pos, b->seg, b->features, b->mask, b->weight, b->teacher.ids, b->teacher.p, b->teacher.mass,
+			      b->y, b->in_vocab, sp->states.row, sp->states.z};
 	for (size_t i = 0; i < sizeof host / sizeof *host; i++)
 		free((void *)(uintptr_t)host[i]);
 	free(sp);
