@@ -92,6 +92,12 @@ def test_end_to_end_with_tls_login_and_rules(stack, secured, monkeypatch, mechan
     status = stack.call("daemon", "Status")
     assert status["watch"]["up"] and status["watch"]["partitions"] == 8 and status["domains"], status["watch"]
     assert status["learn"]["records"]["consumed"] > 0 and status["learn"]["records"]["lag"] >= 0
+    rc, out, err = stack.ctl("replay", stack.status("serve")["live"], "--requests", "16")
+    assert rc == 0 and "accept length" in out.lower(), (out, err)
+    rc, out, err = stack.ctl("purge", "--tenant", "anonymous", "--reason", "asked for")
+    assert rc == 0 and "What the weights have learned stays" in out.replace("\n", " "), (out, err)
+    assert b"anonymous" not in b"".join(p.read_bytes() for p in (stack.dir / "learn-state" / "pool").glob("*.seg"))
+    assert stack.children["learn"].running() and stack.ctl_json("audit")["records"][-1]["what"] == "Purge"
     lines = audit_topic(secured)
     chain = [json.loads(x.split(" ", 1)[1]) for x in lines]
     assert any(r["what"] == "TopicsCreate" and r["why"] == "first day" for r in chain) and any(r["what"] == "Switch" for r in chain), chain[-3:]

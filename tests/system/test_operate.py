@@ -178,6 +178,28 @@ def test_backup_under_load_and_restore(operated, tmp_path):
     assert any(r["what"] == "Restore" and r["why"] == "disk was lost" for r in records)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's word needs root to take it")
+def test_another_user_may_look_and_not_touch(stack):
+    """Who is in neither group: the file mode of control.sock keeps him out, status.sock answers him."""
+    stack.start_daemon()
+    for folder in (stack.dir, stack.dir / "daemon"):
+        os.chmod(folder, 0o755)
+
+    def as_nobody(*words):
+        argv = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", BIN / "redraftctl", "--socket", stack.socket("daemon"), "--serve-socket",
+                stack.socket("serve"), *words]
+        return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=30, check=False)
+    if as_nobody("--version").returncode:
+        pytest.skip("the programs lie where another user may not read them")
+    assert as_nobody("status").returncode == 0 and as_nobody("explain", "1").returncode == 1
+    for verb in (("hold",), ("rollback",), ("promote", "1"), ("audit",), ("topics",), ("purge", "--tenant", "abcdef0123")):
+        r = as_nobody(*verb)
+        assert r.returncode == 3 and "Permission denied" in r.stderr, (verb, r.returncode, r.stderr)
+    assert stack.call("daemon", "Status")["hold"] is False
+    rc = subprocess.run([str(BIN / "redraftctl"), "--socket", str(stack.socket("daemon", "status")), "hold"], capture_output=True, text=True, timeout=30, check=False)
+    assert rc.returncode == 1 and "PermissionDenied" in rc.stderr  # root at the wrong door
+
+
 def test_config_check(stack, tmp_path):
     good, bad = tmp_path / "good.conf", tmp_path / "bad.conf"
     good.write_text("[rollout]\ninterval_s = 60\n")
