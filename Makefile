@@ -32,7 +32,7 @@ OPT.double  := -O2 -g -DREDRAFT_DOUBLE
 OPT.gpu     := -O2 -g
 CFLAGS  := -std=gnu11 $(WARN) $(OPT.$(V)) -I. -MMD -MP -pthread -fno-math-errno -fvisibility=hidden -D_GNU_SOURCE -DREDRAFT_COMMIT='"$(COMMIT)"'
 LDFLAGS := $(filter -fsanitize%,$(OPT.$(V))) -pthread
-LIBS    := -lrdkafka -levent -levent_pthreads -ljansson -lcrypto -lm
+LIBS    := -lrdkafka -levent -levent_pthreads -ljansson -lcrypto -lzstd -lm
 
 # Rooms: every .c of a folder, except the programs' own main files.
 srcs     = $(filter-out $(MAINS),$(wildcard $(1)/*.c))
@@ -161,6 +161,7 @@ $(filter $(B)/tests/kernels/% $(B)/tests/cross/%,$(UNIT_BIN)): | $(EMU)
 # Benches below the programs: build/release/bench/bench_<name>
 $(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS) $(BASE))
 $(B)/bench/bench_tap: $(B)/tests/bench/bench_tap.o $(call obj,$(ROOMS.serve))
+$(B)/bench/bench_payload: $(B)/tests/bench/bench_payload.o $(call obj,$(SCHEMAS) $(BASE))
 $(B)/bench/bench_decode $(B)/bench/bench_ttt: $(B)/bench/bench_%: $(B)/tests/bench/bench_%.o $(call obj,$(ROOMS.cross))
 $(B)/bench/bench_ranks: $(B)/tests/bench/bench_ranks.o $(call obj,$(ROOMS.learn)) | $(MPI)
 # The daemon's judgement in simulation: build/release/bench/{drift,gate,canary}_sim (figures in daemon/README.md)

@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "schemas/record_check.h"
+#include "schemas/record_payload.h"
 #include "schemas/safetensors.h"
 
-enum { HEADER_BOUND = 4608 }; /* JSON header at most: 15 tensors, 12 strings, every byte escaped */
+enum { HEADER_BOUND = 4736 }; /* JSON header at most: 16 tensors, 12 strings, every byte escaped */
 
 /* ---- encoding ---- */
 
@@ -34,13 +35,29 @@ static void put(struct layout *l, const char *name, enum st_dtype dtype, const v
 	l->n++;
 }
 
-static void list_tensors(struct layout *l, const struct trace_record *r)
+static void list_features(struct layout *l, const struct trace_record *r, const struct packed_features *p)
+{
+	switch (p->kind) {
+	case RECORD_BF16: put(l, "features", ST_BF16, r->features, r->T, 3, r->H_t); break;
+	case RECORD_PLANES:
+		put(l, "features_lo", ST_U8, p->code, r->T, 3, r->H_t);
+		put(l, "features_hi_zstd", ST_U8, p->zstd, (int)p->zstd_bytes, -1, -1);
+		break;
+	case RECORD_FP8:
+	case RECORD_INT8:
+		put(l, "features", p->kind == RECORD_FP8 ? ST_F8_E4M3 : ST_I8, p->code, r->T, 3, r->H_t);
+		put(l, "features_scale", ST_F32, p->scale, r->T, 3, -1);
+		break;
+	}
+}
+
+static void list_tensors(struct layout *l, const struct trace_record *r, const struct packed_features *p)
 {
 	put(l, "token_ids", ST_U32, r->token_ids, r->T, -1, -1);
 	put(l, "positions", ST_U32, r->positions, r->T, -1, -1);
 	put(l, "next_token", ST_U32, &r->next_token, 1, -1, -1);
 	put(l, "loss_mask", ST_U8, r->loss_mask, r->T, -1, -1);
-	put(l, "features", ST_BF16, r->features, r->T, 3, r->H_t);
+	list_features(l, r, p);
 	put(l, "topk_ids", ST_U32, r->topk_ids, r->T_gen, r->K, -1);
 	put(l, "topk_logprob", ST_F16, r->topk_logprob, r->T_gen, r->K, -1);
 	put(l, "last_hidden", ST_BF16, r->last_hidden, r->T_prompt, r->H_t, -1);
@@ -65,6 +82,7 @@ int record_encode(struct buf *out, const struct trace_record *r)
 	const struct trace_meta *m = &r->meta;
 	char temperature[32], run[16], seq[24];
 	struct layout l = {.n = 0};
+	struct packed_features p;
 	size_t len0 = out->len;
 
 	if (!shape_ok(r))
@@ -77,8 +95,12 @@ int record_encode(struct buf *out, const struct trace_record *r)
 		{"run", run},          {"last", m->last ? "1" : "0"}, {"conversation", m->conversation}, {"parent", m->parent},
 		{"domain", m->domain}, {"tenant", m->tenant},         {"producer", m->producer},         {"seq", seq},
 	};
-	list_tensors(&l, r);
-	int rc = st_write(out, l.t, l.n, meta, (int)(sizeof meta / sizeof meta[0]), 64);
+	int rc = record_pack_features(r->payload, r->features, (size_t)r->T * 3 * (size_t)r->H_t, (size_t)r->H_t, &p);
+	if (rc < 0)
+		return rc;
+	list_tensors(&l, r, &p);
+	rc = st_write(out, l.t, l.n, meta, (int)(sizeof meta / sizeof meta[0]), 64);
+	free(p.owned);
 	if (rc == 0 && out->len - len0 > RECORD_MAX_BYTES) {
 		out->len = len0;
 		rc = -E2BIG;
@@ -86,9 +108,9 @@ int record_encode(struct buf *out, const struct trace_record *r)
 	return rc;
 }
 
-size_t record_bytes(int T, int T_gen, int T_prompt, int S, int K, int k, int H_t)
+size_t record_bytes(enum record_payload payload, int T, int T_gen, int T_prompt, int S, int K, int k, int H_t)
 {
-	size_t row = 4 + 4 + 1 + (size_t)H_t * 6, round = 4 + 1 + 1 + 4 + 1 + (size_t)k * 5;
+	size_t row = 4 + 4 + 1 + (payload < RECORD_FP8 ? (size_t)H_t * 6 : (size_t)H_t * 3 + 12), round = 4 + 1 + 1 + 4 + 1 + (size_t)k * 5;
 
 	return 8 + HEADER_BOUND + 64 + 4 + (size_t)T * row + (size_t)T_gen * (size_t)K * 6 + (size_t)T_prompt * (size_t)H_t * 2 +
 	       (size_t)S * round;
@@ -120,7 +142,7 @@ static int want(const struct st_file *f, const char *name, enum st_dtype dtype, 
 }
 
 struct parts { /* the tensors of one record, NULL when absent */
-	const struct st_tensor *ids, *pos, *next, *mask, *feat, *scale, *lo, *tk_ids, *tk_lp, *hidden;
+	const struct st_tensor *ids, *pos, *next, *mask, *feat, *zip, *scale, *lo, *tk_ids, *tk_lp, *hidden;
 	const struct st_tensor *start, *len, *acc, *ver, *flags, *draft, *parent;
 };
 
@@ -139,6 +161,7 @@ static int find_parts(const struct st_file *f, struct parts *p, struct errtext *
 		{"next_token", ST_U32, 1, &p->next},
 		{"loss_mask", ST_U8, 1, &p->mask},
 		{feat ? "features" : "features_hi", kind, 3, &p->feat},
+		{"features_hi_zstd", ST_U8, 1, &p->zip},
 		{"features_lo", ST_U8, 3, &p->lo},
 		{"features_scale", ST_F32, 2, &p->scale},
 		{"topk_ids", ST_U32, 2, &p->tk_ids},
@@ -158,7 +181,9 @@ static int find_parts(const struct st_file *f, struct parts *p, struct errtext *
 		if (r < 0)
 			return r;
 	}
-	if (!p->ids || !p->pos || !p->next || !p->mask || !p->feat)
+	if (feat || p->feat)
+		p->zip = NULL; /* one kind is enough */
+	if (!p->ids || !p->pos || !p->next || !p->mask || (!p->feat && !p->zip))
 		return errtext_set(e, -EINVAL, "%s is missing",
 				   !p->ids    ? "token_ids"
 				   : !p->pos  ? "positions"
@@ -167,7 +192,7 @@ static int find_parts(const struct st_file *f, struct parts *p, struct errtext *
 					      : "features");
 	if (feat && kind != ST_BF16 && kind != ST_I8 && kind != ST_F8_E4M3)
 		return errtext_set(e, -EINVAL, "features: dtype %s is not one of BF16, I8, F8_E4M3", st_dtype_name(kind));
-	if (kind == ST_U8 ? !p->lo : kind != ST_BF16 && !p->scale)
+	if (p->zip ? !p->lo : kind == ST_U8 ? !p->lo : kind != ST_BF16 && !p->scale)
 		return errtext_set(e, -EINVAL, "%s is missing", kind == ST_U8 ? "features_lo" : "features_scale");
 	return 0;
 }
@@ -180,7 +205,7 @@ static bool dims_are(const struct st_tensor *t, uint64_t d0, uint64_t d1, uint64
 /* Sizes from the tensors' shapes, and all shapes against each other. */
 static int check_shapes(const struct parts *p, struct trace_record *r, struct errtext *e)
 {
-	uint64_t T = p->ids->shape[0], H = p->feat->shape[2], G = 0, S = 0, k = 0, K = 0;
+	uint64_t T = p->ids->shape[0], H = (p->feat ? p->feat : p->lo)->shape[2], G = 0, S = 0, k = 0, K = 0;
 
 	for (uint64_t i = 0; i < p->mask->shape[0]; i++)
 		G += p->mask->data[i];
@@ -245,7 +270,9 @@ static int copy_parts(const struct parts *p, struct trace_record *r, struct errt
 	memcpy(&r->next_token, p->next->data, 4);
 	r->loss_mask = copy(&a, p->mask);
 	uint16_t *features = take(&a, n_feat * 2);
-	record_widen_features(features, p->feat, p->lo, copy(&a, p->scale), n_feat, (size_t)r->H_t);
+	if (record_widen_features(features, p->zip ? p->zip : p->feat, p->lo, copy(&a, p->scale), p->zip, n_feat, (size_t)r->H_t) < 0)
+		return errtext_set(e, -EINVAL, "features_hi_zstd: not %zu bytes compressed by zstd", n_feat);
+	r->payload = p->zip || p->feat->dtype == ST_U8 ? RECORD_PLANES : p->feat->dtype == ST_I8 ? RECORD_INT8 : p->feat->dtype == ST_F8_E4M3 ? RECORD_FP8 : RECORD_BF16;
 	r->features = features;
 	r->topk_ids = copy(&a, p->tk_ids);
 	r->topk_logprob = copy(&a, p->tk_lp);

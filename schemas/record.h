@@ -13,6 +13,15 @@
 enum { RECORD_MAX_BYTES = 900000, RECORD_MAX_K = 16, RECORD_MAX_TOPK = 256 };
 #define RECORD_PAD 0xFFFFFFFFu
 
+/* How features travel; a decoded record's are bf16 whatever they were. */
+enum record_payload {
+	RECORD_BF16,
+	RECORD_PLANES, /* low bytes, and the high bytes as one zstd frame: lossless */
+	RECORD_FP8,    /* e4m3 with a scale a row and boundary */
+	RECORD_INT8,
+};
+#define RECORD_PAYLOADS "bf16|planes|fp8|int8" /* as options spell them, in enum order */
+
 struct trace_meta {
 	char target_fp[65];
 	char request[64], conversation[65], parent[96], domain[32], tenant[65], producer[40];
@@ -24,6 +33,7 @@ struct trace_meta {
 
 struct trace_record {
 	struct trace_meta meta;
+	enum record_payload payload;           /* encode: wanted; decode: found */
 	int T, T_gen, T_prompt, S, K, k, H_t; /* K: teacher depth, k: max draft length of the record */
 	const uint32_t *token_ids, *positions; /* [T] */
 	uint32_t next_token;
@@ -47,8 +57,8 @@ int MUSTCHECK record_decode(const void *blob, size_t len, uint32_t vocab, struct
 void record_done(struct trace_record *r);
 /* Round s proposed a chain; trees are replayed by nobody. */
 bool record_round_is_chain(const struct trace_record *r, int s);
-/* Bytes a record of this shape takes, at most: for choosing T before encoding. */
-size_t record_bytes(int T, int T_gen, int T_prompt, int S, int K, int k, int H_t);
+/* Bytes a record of this shape takes, at most: for choosing T before encoding. Planes count as bf16. */
+size_t record_bytes(enum record_payload payload, int T, int T_gen, int T_prompt, int S, int K, int k, int H_t);
 
 /* f16 <-> f32, for log-probabilities */
 float f16_to_f32(uint16_t h);

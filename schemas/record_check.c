@@ -126,47 +126,6 @@ int record_parse_meta(const struct st_file *f, struct trace_meta *ret, struct er
 	return 0;
 }
 
-/* ---- features ---- */
-
-static uint16_t to_bf16(float f)
-{
-	union {
-		float f;
-		uint32_t u;
-	} x = {.f = f};
-
-	if ((x.u & 0x7fffffffu) > 0x7f800000u)
-		return (uint16_t)(x.u >> 16 | 0x40u);
-	return (uint16_t)((x.u + 0x7fffu + (x.u >> 16 & 1u)) >> 16);
-}
-
-static float e4m3(uint8_t b) /* 1-4-3, bias 7, no infinity, 0x7f is NaN */
-{
-	int exp = b >> 3 & 15, man = b & 7;
-	float v = exp ? ldexpf((float)(8 + man), exp - 10) : ldexpf((float)man, -9);
-
-	if ((b & 0x7f) == 0x7f)
-		v = NAN;
-	return b & 0x80 ? -v : v;
-}
-
-void record_widen_features(uint16_t *out, const struct st_tensor *feat, const struct st_tensor *lo, const float *scale, size_t n,
-			   size_t H_t)
-{
-	if (feat->dtype == ST_BF16) {
-		memcpy(out, feat->data, n * 2);
-		return;
-	}
-	for (size_t i = 0; i < n; i++) {
-		if (feat->dtype == ST_U8)
-			out[i] = (uint16_t)(feat->data[i] << 8 | lo->data[i]);
-		else if (feat->dtype == ST_I8)
-			out[i] = to_bf16((float)(int8_t)feat->data[i] * scale[i / H_t]);
-		else
-			out[i] = to_bf16(e4m3(feat->data[i]) * scale[i / H_t]);
-	}
-}
-
 /* ---- values ---- */
 
 static int check_finite(const uint16_t *bf16, size_t n, const char *name, struct errtext *e)

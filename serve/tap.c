@@ -414,7 +414,7 @@ static void take_begin(struct tap *t, struct open *o, const struct msg_begin *m)
 {
 	struct trace_meta meta = {.temperature = isfinite(m->r.temperature) && m->r.temperature >= 0 ? m->r.temperature : 0};
 
-	if (!o->ready && tap_open_init(&o->rec, t->o.H_t, t->o.topk, t->o.prompt_hidden, t->o.max_rows) == 0)
+	if (!o->ready && tap_open_init(&o->rec, t->o.H_t, t->o.topk, t->o.prompt_hidden, t->o.max_rows, t->o.payload) == 0)
 		o->ready = true;
 	o->live = true;
 	o->dropped = false;

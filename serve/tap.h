@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "daemon/base/err.h"
+#include "schemas/record.h"
 #include "schemas/round.h"
 
 struct tap;
@@ -21,6 +22,7 @@ struct tap_options {
 	const char *traces_topic, *rounds_topic;
 	int H_t, topk;
 	int max_rows;             /* of the longest request; 0 = not known */
+	enum record_payload payload; /* how features travel; encoded by the tap's thread */
 	bool prompt_hidden;       /* last_hidden of prompt rows travels */
 	double sample;            /* share of conversations traced, by hash */
 	size_t ring_bytes, queue_bytes;

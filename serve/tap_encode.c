@@ -9,7 +9,7 @@ enum { MAX_ROWS = 8192 };
 /* Does the record stay under the limit with these counts, and one round more? */
 static bool fits(const struct tap_open *o, int T, int T_gen, int n_hidden)
 {
-	return T <= o->cap && record_bytes(T, T_gen, n_hidden, o->S + 1, o->K, RECORD_MAX_K, o->H_t) <= RECORD_MAX_BYTES;
+	return T <= o->cap && record_bytes(o->payload, T, T_gen, n_hidden, o->S + 1, o->K, RECORD_MAX_K, o->H_t) <= RECORD_MAX_BYTES;
 }
 
 static void *take(uint8_t **at, size_t bytes)
@@ -20,11 +20,12 @@ static void *take(uint8_t **at, size_t bytes)
 	return p;
 }
 
-int tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden, int max_rows)
+int tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden, int max_rows, enum record_payload payload)
 {
 	memset(o, 0, sizeof *o);
 	o->H_t = H_t;
 	o->K = K;
+	o->payload = payload;
 	o->cap = max_rows > 0 && max_rows < MAX_ROWS ? max_rows : MAX_ROWS;
 	while (o->cap > 0 && !fits(o, o->cap, 0, 0))
 		o->cap--;
@@ -83,6 +84,7 @@ static int flush(struct tap_open *o, bool last, const struct tap_sink *to)
 	}
 	struct trace_record r = {
 		.meta = o->meta,
+		.payload = o->payload,
 		.T = o->T,
 		.T_gen = o->T_gen,
 		.T_prompt = o->T - o->T_gen,

@@ -11,6 +11,7 @@
 
 struct tap_open {
 	struct trace_meta meta; /* but for seq and last; run counts up here */
+	enum record_payload payload;
 	int H_t, K, cap; /* cap: rows the arrays hold */
 	int T, T_gen, n_hidden, S;
 	bool started; /* next_token and next_pos say what must follow */
@@ -49,7 +50,7 @@ struct tap_sink {
 };
 
 /* max_rows: no record holds more, as no request has more; 0 = not known. */
-int MUSTCHECK tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden, int max_rows);
+int MUSTCHECK tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden, int max_rows, enum record_payload payload);
 void tap_open_done(struct tap_open *o);
 void tap_open_reset(struct tap_open *o, const struct trace_meta *meta); /* a new request in the same memory */
 /* -EPROTO: rows do not follow those before; else emit's failure. */

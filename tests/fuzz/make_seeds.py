@@ -30,6 +30,10 @@ def record(rounds, teacher, kind):
     n = T * 3 * H
     if kind == "BF16":
         two.append(("features", "BF16", [T, 3, H], struct.pack("<H", 0x3F80) * n))
+    elif kind in ("zstd", "zstd_rle"):  # one frame: one block, stored or one byte repeated
+        block = b"\x3f" * n if kind == "zstd" else b"\x3f"
+        frame = b"\x28\xb5\x2f\xfd\x20" + bytes([n]) + struct.pack("<I", 1 | (0 if kind == "zstd" else 2) | n << 3)[:3] + block
+        one += [("features_lo", "U8", [T, 3, H], b"\x80" * n), ("features_hi_zstd", "U8", [len(frame)], frame)]
     elif kind == "planes":
         one += [("features_hi", "U8", [T, 3, H], b"\x3f" * n), ("features_lo", "U8", [T, 3, H], b"\x80" * n)]
     else:
@@ -97,7 +101,7 @@ def main():
     seeds = {
         "safetensors": [safetensors([]), safetensors([("d2t", "I64", [2], b"\0" * 16), ("w", "BF16", [2, 3], b"\1" * 12), ("none", "F32", [0], b""),
                                                       ("t2d", "BOOL", [3], b"\1\0\1")], {"format": "pt"}, 8)],
-        "record": [record(r, t, k) for r, t, k in ((1, 1, "BF16"), (0, 0, "BF16"), (1, 0, "I8"), (0, 1, "F8_E4M3"), (1, 1, "planes"))],
+        "record": [record(r, t, k) for r, t, k in ((1, 1, "BF16"), (0, 0, "BF16"), (1, 0, "I8"), (0, 1, "F8_E4M3"), (1, 1, "planes"), (0, 0, "zstd"), (1, 1, "zstd_rle"))],
         "round": [json.dumps(rnd).encode(), json.dumps(dict(rnd, k=0, proposed=[], accepted=[])).encode()],
         "draft_config": [json.dumps(dict(cfg, **more)).encode() for more in (
             {}, {"eagle_aux_hidden_state_layer_ids": [2, 14, 26], "norm_before_fc": True},

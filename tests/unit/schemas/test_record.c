@@ -96,13 +96,119 @@ static int there_and_back(const struct trace_record *r, struct trace_record *ret
 	struct buf out = BUF_INIT(0);
 
 	assert_int_equal(record_encode(&out, r), 0);
-	assert_true(out.len <= record_bytes(r->T, r->T_gen, r->T_prompt, r->S, r->K, r->k, r->H_t));
+	assert_true(out.len <= record_bytes(r->payload, r->T, r->T_gen, r->T_prompt, r->S, r->K, r->k, r->H_t));
 	uint8_t *shifted = malloc(out.len + 1); /* Kafka promises no alignment */
 	memcpy(shifted + 1, out.data, out.len);
 	int rc = record_decode(shifted + 1, out.len, VOCAB, ret, e);
 	free(shifted);
 	buf_done(&out);
 	return rc;
+}
+
+static float widen(uint16_t h)
+{
+	union {
+		uint32_t u;
+		float f;
+	} x = {.u = (uint32_t)h << 16};
+	return x.f;
+}
+
+/* Every kind of payload: planes bit for bit, 8-bit kinds within half a step of their code, and the bf16 that follows. */
+static void test_payloads(void **state)
+{
+	enum { ROWS = 40, WIDTH = 96, N = ROWS * 3 * WIDTH };
+	static uint16_t feat[N];
+	static uint32_t ids[ROWS], pos[ROWS];
+	static uint8_t mask[ROWS];
+	size_t size[4];
+	(void)state;
+	for (int i = 0; i < N; i++) { /* rows of very different size, as boundaries are; one of zeros, one of the smallest */
+		int row = i / WIDTH;
+		float f = ((float)(rnd() % 2001) - 1000) * ldexpf(1, row % 40 - 20);
+		union {
+			float f;
+			uint32_t u;
+		} x = {.f = row == 5 ? 0 : row == 6 ? ldexpf(f, -110) : f};
+		feat[i] = (uint16_t)(x.u >> 16);
+	}
+	for (int i = 0; i < ROWS; i++)
+		pos[i] = (uint32_t)i;
+	for (int kind = RECORD_BF16; kind <= RECORD_INT8; kind++) {
+		struct trace_record r = {.meta = {.target_fp = "ff", .request = "r", .producer = "p"}, .payload = (enum record_payload)kind, .T = ROWS, .T_prompt = ROWS,
+					 .H_t = WIDTH, .token_ids = ids, .positions = pos, .loss_mask = mask, .features = feat}, got;
+		struct buf out = BUF_INIT(0);
+		struct errtext e = {""};
+		assert_int_equal(record_encode(&out, &r), 0);
+		size[kind] = out.len;
+		assert_true(out.len <= record_bytes(r.payload, ROWS, 0, 0, 0, 0, 0, WIDTH));
+		buf_done(&out);
+		assert_int_equal(there_and_back(&r, &got, &e), 0);
+		assert_int_equal(got.payload, kind);
+		for (int row = 0; row < 3 * ROWS; row++) {
+			float top = 0;
+			for (int i = 0; i < WIDTH; i++)
+				top = fmaxf(top, fabsf(widen(feat[row * WIDTH + i])));
+			for (int i = 0; i < WIDTH; i++) {
+				float x = widen(feat[row * WIDTH + i]), y = widen(got.features[row * WIDTH + i]);
+				float step = kind == RECORD_INT8 ? top / 127 / 2 : kind == RECORD_FP8 ? fmaxf(fabsf(x) / 16, top / 448 / 1024) : 0;
+				step = step > 0 && step < 0x1p-126f ? 0x1p-126f : step;
+				if (!(fabsf(x - y) <= step * 1.001f + (step > 0 ? fabsf(y) / 256 : 0)))
+					fail_msg("kind %d, row %d: %g came back as %g, step %g", kind, row, (double)x, (double)y, (double)step);
+			}
+		}
+		record_done(&got);
+		feat[7] = kind % 2 ? 0x7fc0 : 0xff80; /* what is not finite is refused in every kind */
+		assert_int_equal(there_and_back(&r, &got, &e), -EINVAL);
+		feat[7] = 0x3f80;
+	}
+	print_message("bf16 %zu, planes %zu, fp8 %zu, int8 %zu bytes\n", size[0], size[1], size[2], size[3]);
+	assert_true((double)size[1] < 0.9 * (double)size[0] && (double)size[2] < 0.6 * (double)size[0] && size[2] == size[3]);
+	/* noise does not shrink: it travels as bf16 */
+	for (int i = 0; i < N; i++)
+		feat[i] = (uint16_t)((rnd() & 0xff) | ((rnd() & 0xff) << 8));
+	for (int i = 0; i < N; i++)
+		feat[i] = (feat[i] & 0x7f80) == 0x7f80 ? (uint16_t)(feat[i] & 0xbfff) : feat[i];
+	struct trace_record r = {.meta = {.target_fp = "ff", .request = "r", .producer = "p"}, .payload = RECORD_PLANES, .T = ROWS, .T_prompt = ROWS,
+				 .H_t = WIDTH, .token_ids = ids, .positions = pos, .loss_mask = mask, .features = feat}, got;
+	assert_int_equal(there_and_back(&r, &got, NULL), 0);
+	assert_memory_equal(got.features, feat, sizeof feat);
+	record_done(&got);
+}
+
+/* A frame that is cut, of another length, or no frame: refused by name, whatever byte is wrong. */
+static void test_bad_planes(void **state)
+{
+	struct fixture x;
+	struct buf out = BUF_INIT(0);
+	struct trace_record got;
+	static uint16_t feat[T * 3 * 200];
+	int refused = 0;
+	(void)state;
+	make(&x);
+	for (int i = 0; i < T * 3 * 200; i++)
+		feat[i] = (uint16_t)(0x3f00 | (rnd() & 0xff));
+	x.r.H_t = 200, x.r.features = feat, x.r.last_hidden = NULL, x.r.payload = RECORD_PLANES;
+	assert_int_equal(record_encode(&out, &x.r), 0);
+	struct st_file *f;
+	assert_int_equal(st_parse(out.data, out.len, &f, NULL), 0);
+	const struct st_tensor *z = st_find(f, "features_hi_zstd");
+	assert_non_null(z);
+	size_t at = (size_t)(z->data - (const uint8_t *)out.data), n = z->bytes;
+	st_free(f);
+	for (size_t i = 0; i < n; i++) {
+		uint8_t *b = (uint8_t *)out.data + at + i, keep = *b;
+		struct errtext e = {""};
+		*b ^= 0x55;
+		int rc = record_decode(out.data, out.len, VOCAB, &got, &e);
+		if (rc == 0)
+			record_done(&got); /* another plane, as another bf16 would have been */
+		else
+			refused++, assert_true(strstr(e.text, "features") != NULL);
+		*b = keep;
+	}
+	assert_true(refused > 4);
+	buf_done(&out);
 }
 
 static void test_round_trip(void **state)
@@ -168,10 +274,10 @@ static void test_limit(void **state)
 		pos[i] = i;
 	assert_int_equal(record_encode(&out, &r), -E2BIG);
 	assert_int_equal(out.len, 0);
-	while (record_bytes(r.T, 0, 0, 0, 0, 0, WIDE) > RECORD_MAX_BYTES)
+	while (record_bytes(r.payload, r.T, 0, 0, 0, 0, 0, WIDE) > RECORD_MAX_BYTES)
 		r.T = --r.T_prompt;
 	assert_int_equal(record_encode(&out, &r), 0); /* what record_bytes allows, encodes */
-	assert_true(record_bytes(r.T, 0, 0, 0, 0, 0, WIDE) - out.len < 5000);
+	assert_true(record_bytes(r.payload, r.T, 0, 0, 0, 0, 0, WIDE) - out.len < 5000);
 	assert_int_equal(record_decode(out.data, out.len, VOCAB, &d, NULL), 0);
 	record_done(&d);
 	buf_done(&out);
@@ -466,7 +572,7 @@ static void test_chain_or_tree(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_chain_or_tree), cmocka_unit_test(test_limit),         cmocka_unit_test(test_laws),
+		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_payloads), cmocka_unit_test(test_bad_planes), cmocka_unit_test(test_chain_or_tree), cmocka_unit_test(test_limit),         cmocka_unit_test(test_laws),
 		cmocka_unit_test(test_structure),  cmocka_unit_test(test_feature_kinds), cmocka_unit_test(test_f16),
 		cmocka_unit_test(test_damage),
 	};
