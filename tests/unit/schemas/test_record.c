@@ -572,7 +572,8 @@ static void test_chain_or_tree(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_payloads), cmocka_unit_test(test_bad_planes), cmocka_unit_test(test_chain_or_tree), cmocka_unit_test(test_limit),         cmocka_unit_test(test_laws),
+		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_payloads),
+		cmocka_unit_test(test_bad_planes), cmocka_unit_test(test_chain_or_tree), cmocka_unit_test(test_limit),         cmocka_unit_test(test_laws),
 		cmocka_unit_test(test_structure),  cmocka_unit_test(test_feature_kinds), cmocka_unit_test(test_f16),
 		cmocka_unit_test(test_damage),
 	};
