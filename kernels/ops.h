@@ -99,6 +99,10 @@ struct ttt_block {
 	const uint32_t *lo, *hi; /* host, [query rows]: row t sees keys [lo[t], hi[t]) of this block; equal: none */
 };
 
+/* How the tap sends features (schemas/record.md): bf16 [M,H]; its high bytes [M,H], then its low ones [M,H]; or
+ * e4m3 [M,H], then, at the next multiple of 4, a float a row to multiply it by. */
+enum pack_kind { PACK_BF16, PACK_PLANES, PACK_FP8 };
+
 struct ops {
 	/* ---- memory ---- */
 	void *(*alloc)(struct dev *d, size_t bytes); /* zeroed, 64-byte aligned; NULL = out of memory */
@@ -170,6 +174,11 @@ struct ops {
 	 * w times the gradient of the row's loss by its logits. w [m] (host) holds the row's weight and every
 	 * normalisation. Host outputs per row: loss (without w), argmax, alpha; any may be NULL. */
 	int (*distill)(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd, struct distill to);
+	/* Pack x [M,H] into `to` (alloc_shared), which is whole once `packed` says so of the ticket, or of a later one. x may
+	 * change as soon as this returns. The caller's stream never waits for the host's memory. 1: too much is
+	 * under way already, nothing was done, drop it. Optional: NULL on the CPU, where the tap converts on its own thread. */
+	int (*pack)(struct dev *d, void *to, enum pack_kind kind, const real *x, int M, int H, uint64_t *ret_ticket);
+	bool (*packed)(struct dev *d, uint64_t ticket);
 	/* y = a x + b y */
 	int (*axpby)(struct dev *d, real *y, real a, const real *x, real b, size_t n);
 	/* host *ret = sum of squares, in double, order fixed by n alone */

@@ -25,8 +25,11 @@ struct stage {
 	int n_kept;
 };
 
+struct tap; /* pack.c */
+
 struct cuda {
 	struct cuda_request q;
+	struct tap *tap;
 	cudaStream_t stream;
 	struct blas *blas;
 	void *scratch, *back;
@@ -103,6 +106,11 @@ int cuda_softmax(struct dev *d, real *y, int ldy, const real *x, int ldx, int M,
 int cuda_distill(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd, struct distill how);
 int cuda_sumsq(struct dev *d, double *ret, const real *x, size_t n);
 int cuda_adamw(struct dev *d, real *w, real *m, real *v, const real *g, size_t n, real lr, real beta1, real beta2, real eps, real wd, real gscale, int64_t step);
+
+/* ---- pack.c ---- */
+int cuda_pack(struct dev *d, void *to, enum pack_kind kind, const real *x, int M, int H, uint64_t *ret_ticket);
+bool cuda_packed(struct dev *d, uint64_t ticket);
+struct tap *cuda_tap_free(struct tap *t);
 
 extern const struct ops ops_cuda;
 

@@ -9,6 +9,7 @@ static struct dev *cuda_close(struct dev *d)
 	struct cuda *c = cuda_of(d);
 	if (c->stream)
 		(void)cudaStreamSynchronize(c->stream); /* nothing may run that still uses what goes now */
+	cuda_tap_free(c->tap);
 	cuda_blas_free(c->blas);
 	cuda_memory_done(d);
 	if (c->stream)

@@ -111,19 +111,22 @@ int cuda_ttt_attn_more_backward(struct dev *d, real *dq, const struct ttt_block 
 	return cuda_done(d, ck_ttt_backward(cuda_of(d)->stream, &t), "ttt_attn_more_backward");
 }
 
+enum { DENSE_OFF = 64 << 20 }; /* bytes of `off` at a time for a dense teacher */
+
 /* Where a call's results lie: [m] each, then what the kernel keeps of the teacher's columns */
 struct results {
 	float *loss, *alpha, *off;
 	uint32_t *argmax;
 };
 
-/* Rows [i, i+n) of the call, few enough that their teacher fits the ring */
+/* Rows [i, i+n) of the call, few enough that a sparse teacher fits the ring; a dense one is on the device already */
 static int distill_rows(struct dev *d, real *logits, const struct results *to, const struct teacher *q, int r0, const real *w, int i, int n, int Vd, struct distill how)
 {
 	size_t row = (size_t)(r0 + i), at = row * (size_t)q->K, count = (size_t)n * (size_t)q->K;
-	const void *ids = NULL, *p = NULL, *wd = NULL, *mass = NULL;
+	const void *ids = NULL, *p = q->p + at, *wd = NULL, *mass = NULL;
 	int r = q->ids ? cuda_stage(d, q->ids + at, count * sizeof *q->ids, &ids) : 0;
-	r = r ? r : cuda_stage(d, q->p + at, count * sizeof *q->p, &p);
+	if (!r && q->ids)
+		r = cuda_stage(d, q->p + at, count * sizeof *q->p, &p);
 	r = r ? r : cuda_stage(d, w + i, (size_t)n * sizeof *w, &wd);
 	if (!r && q->mass)
 		r = cuda_stage(d, q->mass + row, (size_t)n * sizeof *q->mass, &mass);
@@ -145,7 +148,7 @@ int cuda_distill(struct dev *d, real *logits, real *loss, uint32_t *argmax, real
 	}
 	if (!m)
 		return 0;
-	int step = STAGE_HALF / 4 / (q->K * 4);
+	int step = (q->ids ? STAGE_HALF / 4 : DENSE_OFF) / (q->K * 4);
 	step = step < 1 ? 1 : step > m ? m : step;
 	size_t n = (size_t)m, words = 3 * n + (size_t)step * (size_t)q->K;
 	void *dev, *host;

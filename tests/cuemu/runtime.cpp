@@ -378,7 +378,11 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
 	LOCKED;
-	return !e->stream || e->stream->done >= e->at ? cudaSuccess : cudaErrorNotReady;
+	if (e->stream && e->stream->done < e->at) { /* time passes between one question and the next: one piece of work's */
+		drain(e->stream, e->stream->done + 1);
+		return cudaErrorNotReady;
+	}
+	return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
