@@ -7,7 +7,8 @@
  *
  * The law of summation order: every output element is summed in an order fixed
  * by the shape of ONE ROW (K, d, the row's own context length) and the ISA
- * path alone. M, neighbours, chunking and thread count never change a bit.
+ * path alone. M, neighbours, chunking and thread count never change a bit. (On a GPU: in strict
+ * mode, and not for gemm and the training ops, which give the same bits for the same call.)
  * Accumulation is in f32 at least. On the avx512 path bf16 weights meet
  * activations rounded to bf16 (vdpbf16ps); on the others bf16 weights are
  * widened and multiplied with f32 activations.
@@ -136,7 +137,7 @@ struct ops {
 	int (*add)(struct dev *d, real *y, const real *x, size_t n); /* y += x */
 	int (*copy_rows)(struct dev *d, real *y, int ldy, const real *x, int ldx, const uint32_t *rows, int M, int n); /* y[m]=x[rows[m]]; rows NULL: identity */
 	/* Per row of x [M,N]: the K largest, sorted, ties by lower index, and the
-	 * log-sum-exp over all N. Host outputs; any may be NULL. */
+	 * log-sum-exp over all N. Host outputs; any may be NULL. K <= 1024 on a GPU. */
 	int (*topk)(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
 
 	/* ---- paged attention ---- */
