@@ -222,7 +222,7 @@ install: docs
 	install -s $(PROGS:%=$(B)/bin/%) $(D)$(PREFIX)/bin
 	mv $(D)$(PREFIX)/bin/redraft-mock-broker $(D)$(PREFIX)/libexec/redraft/
 	install -d $(D)$(PREFIX)/lib/redraft
-	for f in $(CUDA_SO); do [ ! -e $$f ] || install -s -m 644 $$f $(D)$(PREFIX)/lib/redraft/ || exit 1; done
+	for f in $(CUDA_SO) $(MPI); do [ ! -e $$f ] || install -s -m 644 $$f $(D)$(PREFIX)/lib/redraft/ || exit 1; done
 	for f in deploy/systemd/*; do sed 's,@bindir@,$(PREFIX)/bin,; s,@sysconfdir@,$(SYSCONFDIR),' $$f | install -m 644 /dev/stdin $(D)$(UNITDIR)/$${f##*/} || exit 1; done
 	install -m 644 deploy/sysusers.d/redraft.conf $(D)$(PREFIX)/lib/sysusers.d/
 	install -m 644 deploy/tmpfiles.d/redraft.conf $(D)$(PREFIX)/lib/tmpfiles.d/

@@ -10,6 +10,10 @@
  *   comm_mpi      Open MPI, in a shared object of its own that is loaded when a
  *                 launcher started us (redraft-mpi.so); no program needs MPI
  *
+ * What is sent and received during a step lies in the memory of the device that computes (the
+ * trainer hands over activations and gradients as they are). Threads and MPI know ordinary memory,
+ * so they go with the CPU back end; ranks with a GPU each want a back end of this table over NCCL.
+ *
  * Threads: one at a time uses a comm. Messages between two ranks arrive in the
  * order of their posts. One post may be under way; it is waited for before the
  * next. What is sent stays unchanged, what is received unread, until then.
