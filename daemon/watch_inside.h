@@ -51,6 +51,8 @@ struct watch {
 	atomic_bool stop;
 	/* the thread's own */
 	int n_partitions;     /* assigned */
+	int silent;           /* looks without an answer, running */
+	bool gone_said;       /* that nobody answers, since somebody did last, or ever */
 	bool was_absent;      /* the broker said there is no such topic: what comes is all new */
 };
 

@@ -38,7 +38,16 @@ static void answers(struct watch *w)
 		say(w, "Kafka at %.80s answers: round records are read, accept length and drift are watched", w->brokers);
 	w->kafka.up = true;
 	w->kafka.refused = false;
+	w->gone_said = false;
 	trouble(w, "");
+}
+
+static void gone(struct watch *w)
+{
+	if (!w->gone_said)
+		say(w, "Kafka at %.80s does not answer: accept length and drift stand still until it does; serving, rollout and rollback need it not", w->brokers);
+	w->gone_said = true;
+	w->kafka.up = false;
 }
 
 static void on_error(rd_kafka_t *rk, int err, const char *reason, void *opaque)
@@ -49,9 +58,7 @@ static void on_error(rd_kafka_t *rk, int err, const char *reason, void *opaque)
 	trouble(w, reason);
 	switch (err) {
 	case RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN:
-		if (w->kafka.up)
-			say(w, "Kafka at %.80s is gone: accept length and drift stand still until it is back; serving, rollout and rollback need it not", w->brokers);
-		w->kafka.up = false;
+		gone(w);
 		break;
 	case RD_KAFKA_RESP_ERR__AUTHENTICATION:
 		if (!w->kafka.refused)
@@ -83,6 +90,9 @@ static void watch_assign(struct watch *w)
 	if (md)
 		rd_kafka_metadata_destroy(md);
 	rd_kafka_topic_destroy(t);
+	w->silent = n < 0 ? w->silent + 1 : 0;
+	if (w->silent > 1 && !w->kafka.refused) /* one may be a matter of a busy broker; the library does not tell of every one that went */
+		gone(w);
 	if (err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED) {
 		if (!w->kafka.refused)
 			say(w, "Kafka does not let us read topic %.80s: nothing is watched; give our user Read and Describe on it", w->topic);
@@ -213,7 +223,7 @@ static void *watch_run(void *arg)
 
 		if (until_look-- <= 0) {
 			watch_assign(w);
-			until_look = (w->n_partitions ? 30000 : 1000) / WATCH_POLL_MS;
+			until_look = (w->n_partitions ? 10000 : 1000) / WATCH_POLL_MS;
 		}
 		m = rd_kafka_consumer_poll(w->rk, WATCH_POLL_MS);
 		if (!m || ++polls % 256 == 0)

@@ -136,7 +136,7 @@ def test_what_happens_to_broker_and_topics(stack, secured):
     bad = lambda: stack.call("daemon", "Status")["watch"]["bad"]
     assert poll(60, lambda: (produce(1), bad() >= 1)[1], 1), stack.call("daemon", "Status")["watch"]
     secured.kill()
-    said(stack, "is gone")
+    said(stack, "does not answer")
     assert stack.chat().ok and stack.ctl("rollback")[0] == 0
     secured.start()
     before = bad()

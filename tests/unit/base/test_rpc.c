@@ -247,6 +247,8 @@ static bool stream_each(void *arg, const json_t *params)
  * does not read is hung up on and the loop serves others; an error ends a stream too. */
 static void streams(void **state)
 {
+	static const char long_stream[] = "{\"method\":\"io.redraft.Test.Stream\",\"more\":true,\"parameters\":{\"count\":1000,\"bytes\":100000}}";
+	static const char short_stream[] = "{\"method\":\"io.redraft.Test.Stream\",\"more\":true,\"parameters\":{\"count\":2,\"bytes\":1}}"; /* with their NULs */
 	struct fixture *f = *state;
 	struct errtext e = {.text = ""};
 	struct heard h = {.enough = -1};
@@ -262,14 +264,12 @@ static void streams(void **state)
 	assert_int_equal(rpc_call_stream(f->status, "io.redraft.Test.Fail", NULL, 5000, stream_each, &h, &e), RPC_E_REMOTE);
 	atomic_store(&f->notes, 0);
 	fd = dial(f->status);
-	push(fd, "{\"method\":\"io.redraft.Test.Stream\",\"more\":true,\"parameters\":{\"count\":1000,\"bytes\":100000}}", 93);
-	push(fd, "", 1);
+	push(fd, long_stream, sizeof long_stream);
 	json_decref(call(f->status, "io.redraft.Test.Echo", NULL, 0));
 	assert_true(atomic_load(&f->notes) < 30); /* 512 KiB, and what the kernel took */
 	close(fd);
 	fd = dial(f->status); /* half closed at once, as nc does: it may still read */
-	push(fd, "{\"method\":\"io.redraft.Test.Stream\",\"more\":true,\"parameters\":{\"count\":2,\"bytes\":1}}", 86);
-	push(fd, "", 1);
+	push(fd, short_stream, sizeof short_stream);
 	shutdown(fd, SHUT_WR);
 	for (int i = 0; i < 3; i++)
 		assert_true(pull(fd, text, sizeof text) > 0);
