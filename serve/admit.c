@@ -35,6 +35,11 @@ static int check(const struct engine *g, const struct engine_request *r)
 	for (int i = 0; i < r->sampling.n_bias; i++)
 		if (r->sampling.bias[i].id >= (uint32_t)g->V)
 			return -EINVAL;
+	if (r->n_stop_ids < 0 || r->n_stop_ids > ENGINE_MAX_STOP_IDS || r->min_tokens < 0 || r->min_tokens > r->max_tokens)
+		return -EINVAL;
+	for (int i = 0; i < r->n_stop_ids; i++)
+		if (r->stop_ids[i] >= (uint32_t)g->V)
+			return -EINVAL;
 	return 0;
 }
 
@@ -43,7 +48,7 @@ int engine_submit(struct engine *g, const struct engine_request *r, uint64_t *re
 	struct session *s = NULL;
 	int res = check(g, r);
 	if (!res)
-		res = session_new(r, &s);
+		res = session_new(r, g->o.eog_ids, g->o.n_eog, &s);
 	if (res)
 		return res;
 	int p = r->priority;

@@ -186,6 +186,14 @@ static void end_choice(struct choice *x, enum finish why)
 			  c->domain, &x->in_stats);
 }
 
+static bool stops_at(const struct openai_request *q, uint32_t id)
+{
+	for (int i = 0; i < q->n_stop_ids; i++)
+		if (q->stop_ids[i] == id)
+			return true;
+	return false;
+}
+
 /* Take what has come for one choice: n_in tokens so far, done or not. */
 static void take(struct choice *x, int n_in, bool done)
 {
@@ -198,6 +206,8 @@ static void take(struct choice *x, int n_in, bool done)
 		if (x->reason)
 			continue; /* past a stop string */
 		x->n_tokens++;
+		if (stops_at(&x->c->q, id))
+			continue; /* the engine ends here, and the text before it */
 		r = textout_add(&x->out, id);
 		if (r == 0 && x->c->q.forced) {
 			toolcall_watch(&x->watch, (const char *)x->out.text.data + before, x->out.text.len - before);
@@ -363,7 +373,7 @@ static int make_choices(struct completion *c)
 		x->index = i;
 		x->prompt = i / q->n;
 		x->cap = q->max_tokens > 0 ? q->max_tokens : room;
-		x->out = (struct textout){.tokenizer = c->o->o.model.tokenizer, .stops = q->stops, .n_stops = q->n_stops,
+		x->out = (struct textout){.tokenizer = c->o->o.model.tokenizer, .stops = q->stops, .n_stops = q->n_stops, .quiet = q->min_tokens,
 					  .fence = q->tools ? TOOLCALL_OPEN : NULL, .text = BUF_INIT(16 << 20)};
 		x->inbox = malloc(((size_t)x->cap + ENGINE_MAX_K + 1) * sizeof *x->inbox);
 		if (q->logprobs)
@@ -380,6 +390,9 @@ static int submit(struct completion *c, struct engine_request r)
 	int e = 0;
 
 	r.ignore_eos = c->q.ignore_eos;
+	r.stop_ids = c->q.stop_ids;
+	r.n_stop_ids = c->q.n_stop_ids;
+	r.min_tokens = c->q.min_tokens;
 	r.on_tokens = on_tokens;
 	r.on_done = on_done;
 	r.on_logprobs = c->q.logprobs ? on_logprobs : NULL;

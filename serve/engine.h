@@ -46,7 +46,7 @@ struct engine_options {
 	struct tap *tap;          /* NULL = no capture */
 };
 
-enum { ENGINE_MAX_LOGPROBS = 20, ENGINE_MAX_BIAS = 1024 };
+enum { ENGINE_MAX_LOGPROBS = 20, ENGINE_MAX_BIAS = 1024, ENGINE_MAX_STOP_IDS = 64 };
 
 struct token_bias { uint32_t id; float bias; };
 
@@ -59,6 +59,8 @@ struct sampling {
 	float presence, frequency; /* taken off the logits of tokens generated before; 0 = off */
 	float repetition;          /* divides those of tokens of prompt and answer; 0 or 1 = off */
 	const struct token_bias *bias; int n_bias; /* added to logits; copied by submit; ids < V, each once */
+	/* Ids that cannot be drawn for positions below held_until; the engine sets them, from min_tokens. */
+	const uint32_t *held; int n_held; uint32_t held_until;
 };
 
 /* FINISH_DEADLINE: deadline_us has passed. */
@@ -78,6 +80,8 @@ struct engine_request {
 	int max_tokens;
 	struct sampling sampling;
 	bool ignore_eos;
+	const uint32_t *stop_ids; int n_stop_ids; /* end the text as end-of-text tokens do, ignore_eos or not; < V; copied by submit */
+	int min_tokens; /* nothing that ends the text is drawn before */
 	bool no_draft;  /* decode plainly (X-Redraft-Draft: off) */
 	bool no_trace;  /* opted out */
 	char request_id[64], conversation[65], domain[32], tenant[65];

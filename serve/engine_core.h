@@ -143,6 +143,8 @@ bool reuse_preparing(const struct session *s);
 void reuse_commit(struct engine *g, struct session *s); /* after a round: full pages enter the tree */
 /* s drafts from another slot now: its draft KV comes along from `from`'s plane. */
 void reuse_carry(struct engine *g, struct session *s, int from);
+/* s, decoding, has no draft KV: it is made anew from what was kept of its rows. False: not enough was kept. */
+bool reuse_regain(struct engine *g, struct session *s);
 
 /* propose.c: trees for every decoding session that can have one; fills s->proposed. */
 void propose_all(struct engine *g);

@@ -81,18 +81,21 @@ int openai_parse_json(const char *body, size_t len, json_t **ret, struct openai_
 
 static int get_lengths(const json_t *body, bool chat, struct openai_request *q, struct openai_error *e)
 {
-	long long max = 0, completion = 0, n = 1;
+	long long max = 0, completion = 0, n = 1, min = 0;
 	int r;
 
 	if ((r = field_int(body, "max_tokens", 1, INT32_MAX, &max, e)) < 0 ||
 	    (r = field_int(body, "max_completion_tokens", 1, INT32_MAX, &completion, e)) < 0 ||
-	    (r = field_int(body, "n", 1, OPENAI_MAX_N, &n, e)) < 0)
+	    (r = field_int(body, "n", 1, OPENAI_MAX_N, &n, e)) < 0 || (r = field_int(body, "min_tokens", 0, INT32_MAX, &min, e)) < 0)
 		return r;
 	if (max && completion && max != completion)
 		return openai_fail(e, 400, "max_tokens", "invalid_value", "max_tokens and max_completion_tokens say different things; give one.");
 	max = max ? max : completion;
 	if (max == 0 && !chat)
 		max = 16; /* OpenAI's default there */
+	if (max && min > max)
+		return openai_fail(e, 400, "min_tokens", "invalid_value", "min_tokens is %lld and max_tokens %lld; it must not be more.", min, max);
+	q->min_tokens = (int)min;
 	q->max_tokens = (int)max;
 	q->n = (int)n;
 	return 0;
@@ -125,6 +128,29 @@ static int get_stops(const json_t *body, struct openai_request *q, struct openai
 	return r;
 }
 
+static int get_stop_ids(const struct openai_model *m, const json_t *body, struct openai_request *q, struct openai_error *e)
+{
+	const json_t *list = field_get(body, "stop_token_ids");
+	size_t n = json_array_size(list);
+
+	if (list && (!json_is_array(list) || n > ENGINE_MAX_STOP_IDS))
+		return openai_fail(e, 400, "stop_token_ids", "invalid_value", "stop_token_ids must be a list of at most %d token ids.", ENGINE_MAX_STOP_IDS);
+	if (n == 0)
+		return 0;
+	q->stop_ids = malloc(n * sizeof *q->stop_ids);
+	if (!q->stop_ids)
+		return field_no_memory(e);
+	for (size_t i = 0; i < n; i++) {
+		const json_t *v = json_array_get(list, i);
+		json_int_t id = json_integer_value(v);
+		if (!json_is_integer(v) || id < 0 || id >= (json_int_t)tokenizer_vocab(m->tokenizer))
+			return openai_fail(e, 400, "stop_token_ids", "invalid_value", "stop_token_ids holds something that is not a token id below %u.",
+					   tokenizer_vocab(m->tokenizer));
+		q->stop_ids[q->n_stop_ids++] = (uint32_t)id;
+	}
+	return 0;
+}
+
 static int get_stream(const json_t *body, struct openai_request *q, struct openai_error *e)
 {
 	const json_t *o = field_get(body, "stream_options");
@@ -146,7 +172,7 @@ static const char LEAVE_OUT[] = "leave it out or at its neutral value";
 static int check_neutral(const json_t *body, bool chat, struct openai_error *e)
 {
 	static const char *const absent[] = {"suffix", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-					     "bad_words", "allowed_token_ids", "stop_token_ids", "prompt_logprobs", "prompt_embeds", "min_tokens",
+					     "bad_words", "allowed_token_ids", "prompt_logprobs", "prompt_embeds",
 					     "functions", "function_call", "audio", "modalities", "web_search_options"};
 	for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) {
 		const json_t *v = field_get(body, absent[i]);
@@ -332,7 +358,7 @@ static int get_chat(const struct openai_model *m, const json_t *body, struct ope
 static int check_fit(const struct openai_model *m, const struct openai_request *q, struct openai_error *e)
 {
 	for (int i = 0; i < q->n_prompts; i++) {
-		long long n = q->prompts[i].n, want = q->max_tokens > 0 ? q->max_tokens : 1;
+		long long n = q->prompts[i].n, want = q->max_tokens > 0 ? q->max_tokens : q->min_tokens > 1 ? q->min_tokens : 1;
 		if (n + want > m->max_context)
 			return openai_fail(e, 400, q->chat ? "messages" : "prompt", "context_length_exceeded",
 					   "This model's maximum context length is %d tokens; the prompt holds %lld and %lld more were asked for.",
@@ -347,7 +373,7 @@ static int parse(const struct openai_model *m, const json_t *body, bool chat, st
 
 	q->chat = chat;
 	if ((r = openai_check_model(m, body, e)) < 0 || (r = openai_read_sampling(m, body, chat, q, e)) < 0 || (r = get_lengths(body, chat, q, e)) < 0 ||
-	    (r = get_stops(body, q, e)) < 0 || (r = get_stream(body, q, e)) < 0 || (r = check_neutral(body, chat, e)) < 0 ||
+	    (r = get_stops(body, q, e)) < 0 || (r = get_stop_ids(m, body, q, e)) < 0 || (r = get_stream(body, q, e)) < 0 || (r = check_neutral(body, chat, e)) < 0 ||
 	    (r = check_forms(body, q->n, e)) < 0 || (!chat && (r = get_echo(body, q, e)) < 0))
 		return r;
 	r = chat ? get_chat(m, body, q, e) : get_prompts(m, body, q, e);
@@ -376,6 +402,7 @@ void openai_request_done(struct openai_request *q)
 		free(q->prompts[i].ids);
 	free(q->prompts);
 	free(q->stops);
+	free(q->stop_ids);
 	free(q->bias);
 	free(q->forced);
 	free(q->first_words);

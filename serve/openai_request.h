@@ -29,7 +29,9 @@ struct openai_request {
 	bool chat;
 	struct openai_prompt *prompts; /* owned */
 	int n_prompts, n;              /* n choices each */
-	int max_tokens;                /* 0 = as many as fit */
+	int max_tokens, min_tokens;    /* 0 = as many as fit; 0 = one */
+	uint32_t *stop_ids;            /* owned */
+	int n_stop_ids;
 	struct sampling sampling;      /* choice is set at submit */
 	char (*stops)[TEXTOUT_MAX_STOP + 1]; /* owned */
 	int n_stops;

@@ -37,28 +37,23 @@ void draft_move(struct engine *g, struct session *s, int to)
 		s->move_at = 0;
 		return;
 	}
-	bool untouched = s->n_kv == 0;
+	bool untouched = s->n_kv == 0, lost = !s->draft_ok && !untouched;
 	if (to < 0) {
 		draft_drop(g, s);
 		return;
 	}
-	if (!s->draft_ok && !untouched)
-		return; /* without draft KV for its past it stays plain */
+	if (lost && session_prefilling(s))
+		return; /* later */
 	int from = s->slot;
 	leave_slot(g, s);
 	s->slot = to;
 	s->draft_ok = true;
-	s->mixed = s->mixed || !untouched;
+	s->mixed = !lost && (s->mixed || !untouched);
 	g->slots.s[to].requests++;
-	reuse_carry(g, s, from);
-}
-
-static bool ends_text(const struct engine *g, const struct session *s, uint32_t id)
-{
-	for (int i = 0; i < g->o.n_eog && !s->req.ignore_eos; i++)
-		if (g->o.eog_ids[i] == id)
-			return true;
-	return false;
+	if (!lost)
+		reuse_carry(g, s, from);
+	else if (!reuse_regain(g, s))
+		draft_drop(g, s); /* without draft KV for its past it stays plain */
 }
 
 /* What s may propose in this round: no more than could be served (the round itself emits one token more), and
@@ -76,12 +71,9 @@ static struct draft_shape shape_of(const struct session *s)
 	return h;
 }
 
-struct ending { const struct engine *g; const struct session *s; };
-
-static bool ends(const void *arg, uint32_t id)
+static bool ends(const void *session, uint32_t id)
 {
-	const struct ending *x = arg;
-	return ends_text(x->g, x->s, id);
+	return session_ends(session, id);
 }
 
 /* The level's nodes of one session enter the draft batch; from: which row of the level before fed each. */
@@ -110,9 +102,8 @@ static bool grow_level(struct engine *g, struct slot *sl, struct session **on, i
 	rows_reset(b);
 	for (int i = 0; i < n; i++) {
 		struct tree *t = &g->trees[i];
-		struct ending arg = {g, on[i]};
 		int room = session_room(on[i]) + 1 - t->n_run, row0 = b->M;
-		if (on[i]->slot < 0 || !tree_next(t, room, ends, &arg)) {
+		if (on[i]->slot < 0 || !tree_next(t, room, ends, on[i])) {
 			t->n_live = 0;
 			continue;
 		}

@@ -261,3 +261,20 @@ void reuse_carry(struct engine *g, struct session *s, int from)
 		}
 	}
 }
+
+/* Full pages are seen to as reused ones are; the rows after them wait for the next extend. */
+bool reuse_regain(struct engine *g, struct session *s)
+{
+	int row0 = s->n_path * PAGE_TOK, n = s->n_kv - row0, W = g->keep.W;
+	session_point(s, g->pages.n_total);
+	if (!s->traced || !W || n > PAGE_TOK)
+		return false;
+	for (int i = 0; i < s->n_path; i++)
+		if (!page_of(g, s, i)->featured)
+			return false;
+	for (int j = 0; j < n; j++)
+		keep_get(&g->keep, pages_slot(s->pages, row0 + j), 1, g->pending + ((size_t)s->seat * SESSION_PENDING + (size_t)j) * (size_t)W);
+	s->n_pending = n;
+	s->n_drafted = 0;
+	return true;
+}

@@ -154,15 +154,9 @@ static int forward(struct engine *g)
 	return r ? r : g->o.dev->ops->sync(g->o.dev); /* the one wait of a round: the host draws from the logits */
 }
 
-struct ending { const struct engine *g; const struct session *s; };
-
-static bool ends(const void *arg, uint32_t id)
+static bool ends(const void *session, uint32_t id)
 {
-	const struct ending *x = arg;
-	for (int i = 0; i < x->g->o.n_eog && !x->s->req.ignore_eos; i++)
-		if (x->g->o.eog_ids[i] == id)
-			return true;
-	return false;
+	return session_ends(session, id);
 }
 
 static void count(struct engine *g, const struct session *s, int accepted)
@@ -209,7 +203,6 @@ static int straighten(struct engine *g, const struct piece *p, const struct verd
 static void settle(struct engine *g, struct piece *p)
 {
 	struct session *s = p->s;
-	struct ending arg = {g, s};
 	if (p->prefill) {
 		s->n_kv += p->n_rows;
 		flow_charge(g, s, p->n_rows);
@@ -221,7 +214,7 @@ static void settle(struct engine *g, struct piece *p)
 	int len = p->prefill ? 0 : s->n_proposed;
 	const real *logits = g->logits + (size_t)p->logit0 * (size_t)g->V;
 	struct history h = {s->tokens, s->n_prompt, s->n_tokens};
-	struct verdict v = verify_tree(g->sampler, logits, g->V, &s->req.sampling, &h, (uint32_t)position, s->proposed, s->parent, len, ends, &arg);
+	struct verdict v = verify_tree(g->sampler, logits, g->V, &s->req.sampling, &h, (uint32_t)position, s->proposed, s->parent, len, ends, s);
 	if (len)
 		controller_outcome(&g->ctl, s->ctl_key, s->used, s->parent, s->node_rank, len, v.path, v.accepted, v.n == v.accepted);
 	if (len && s->branches && straighten(g, p, &v)) {
@@ -238,7 +231,7 @@ static void settle(struct engine *g, struct piece *p)
 		s->n_kv += v.n; /* the root and all emitted tokens but the last have been run */
 		count(g, s, v.accepted);
 	}
-	if (ends(&arg, v.ids[v.n - 1]))
+	if (session_ends(s, v.ids[v.n - 1]))
 		p->done = true, p->why = FINISH_STOP;
 	else if (session_left(s) < 1)
 		p->done = true, p->why = FINISH_LENGTH;

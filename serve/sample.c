@@ -100,11 +100,11 @@ void sampler_close(struct sampler *s)
 }
 
 /* The row that is drawn from: l itself when nothing changes it. */
-static const real *shape(struct sampler *s, const real *l, const struct sampling *how)
+static const real *shape(struct sampler *s, const real *l, const struct sampling *how, uint32_t position)
 {
-	bool repeat = repeats(how);
+	bool repeat = repeats(how), hold = how->n_held && position < how->held_until;
 
-	if (!how->n_bias && !s->open)
+	if (!how->n_bias && !s->open && !hold)
 		return l;
 	memcpy(s->row, l, (size_t)s->V * sizeof *l);
 	for (int i = 0; i < how->n_bias; i++)
@@ -117,6 +117,9 @@ static const real *shape(struct sampler *s, const real *l, const struct sampling
 		if (n)
 			*x -= (real)how->frequency * (real)n + (real)how->presence;
 	}
+	for (int i = 0; hold && i < how->n_held; i++)
+		if (how->held[i] < (uint32_t)s->V) /* a model may name an end of text that it lacks */
+			s->row[how->held[i]] = -(real)INFINITY;
 	return s->row;
 }
 
@@ -351,7 +354,7 @@ static double filter(struct sampler *s, const real *l, const struct sampling *ho
 
 uint32_t sample_token(struct sampler *s, const real *logits, const struct sampling *how, uint32_t position)
 {
-	const real *l = shape(s, logits, how);
+	const real *l = shape(s, logits, how, position);
 	uint32_t best = argmax(l, s->V);
 	double max = (double)l[best];
 	if (!(how->temperature > 0) || !isfinite(max))

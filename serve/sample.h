@@ -2,7 +2,8 @@
  *
  * The logits first get their bias, then the penalties of what stands before the token, in this
  * order: repetition (a logit above 0 divided, else multiplied, once for each token of prompt or answer),
- * frequency (for each time it was generated), presence (once when it was generated).
+ * frequency (for each time it was generated), presence (once when it was generated). Ids that are held back at the
+ * position (min_tokens) become -inf.
  *
  * Greedy (temperature 0): the largest logit, the lowest id on ties.
  * Sampled: probabilities exp((l - max) / T) in double; top_k, then top_p over what is

@@ -9,7 +9,22 @@
 #include "daemon/base/clock.h"
 #include "serve/session.h"
 
-int session_new(const struct engine_request *r, struct session **ret)
+/* What ends the text, and what min_tokens therefore holds back. */
+static void set_ends(struct session *s, const uint64_t *eog, int n_eog)
+{
+	const struct engine_request *r = &s->req;
+	for (int i = 0; i < r->n_stop_ids; i++)
+		s->ends[s->n_ends++] = r->stop_ids[i];
+	for (int i = 0; i < n_eog && !r->ignore_eos; i++)
+		s->ends[s->n_ends++] = (uint32_t)eog[i];
+	s->req.stop_ids = NULL;
+	s->req.n_stop_ids = 0;
+	s->req.sampling.held = s->ends;
+	s->req.sampling.n_held = s->n_ends;
+	s->req.sampling.held_until = (uint32_t)(r->n_prompt + r->min_tokens);
+}
+
+int session_new(const struct engine_request *r, const uint64_t *eog, int n_eog, struct session **ret)
 {
 	if (r->n_prompt < 1 || r->max_tokens < 1)
 		return -EINVAL;
@@ -25,7 +40,8 @@ int session_new(const struct engine_request *r, struct session **ret)
 	s->pages = malloc((size_t)s->cap_pages * sizeof *s->pages);
 	s->draft_pages = malloc((size_t)s->cap_pages * sizeof *s->draft_pages);
 	s->bias = malloc(((size_t)r->sampling.n_bias + 1) * sizeof *s->bias);
-	if (!s->tokens || !s->pages || !s->draft_pages || !s->bias) {
+	s->ends = malloc(((size_t)r->n_stop_ids + (size_t)n_eog + 1) * sizeof *s->ends);
+	if (!s->tokens || !s->pages || !s->draft_pages || !s->bias || !s->ends) {
 		session_free(s);
 		return -ENOMEM;
 	}
@@ -34,6 +50,7 @@ int session_new(const struct engine_request *r, struct session **ret)
 	if (r->sampling.n_bias)
 		memcpy(s->bias, r->sampling.bias, (size_t)r->sampling.n_bias * sizeof *s->bias);
 	s->req.sampling.bias = s->bias;
+	set_ends(s, eog, n_eog);
 	s->slot = s->tap = -1;
 	s->seat = s->flow = -1;
 	s->node = -1;
@@ -49,6 +66,7 @@ struct session *session_free(struct session *s)
 		return NULL;
 	free(s->tokens);
 	free(s->bias);
+	free(s->ends);
 	free(s->pages);
 	free(s->draft_pages);
 	free(s);

@@ -30,6 +30,8 @@ struct session {
 
 	uint32_t *tokens; /* [n_prompt + max_tokens], owned */
 	struct token_bias *bias; /* owned copy, what req.sampling points to */
+	uint32_t *ends; /* owned; ids that end its text, n_ends of them */
+	int n_ends;
 	int n_prompt, n_tokens, n_kv, n_fill;
 	uint32_t *pages;       /* [cap_pages] table, owned; n_pages are there */
 	uint32_t *draft_pages; /* the same pages in the plane of its slot */
@@ -75,9 +77,16 @@ struct session {
 	uint64_t born_us, emitted_us; /* submit; last tokens out (0 = none yet) */
 };
 
-/* tokens and pages allocated, prompt copied. -ENOMEM, -EINVAL (no prompt, no tokens wanted). */
-int MUSTCHECK session_new(const struct engine_request *r, struct session **ret);
+/* tokens and pages allocated, prompt copied. eog: the model's end-of-text tokens. -ENOMEM, -EINVAL (no prompt, no tokens wanted). */
+int MUSTCHECK session_new(const struct engine_request *r, const uint64_t *eog, int n_eog, struct session **ret);
 struct session *session_free(struct session *s);
+static inline bool session_ends(const struct session *s, uint32_t id)
+{
+	for (int i = 0; i < s->n_ends; i++)
+		if (s->ends[i] == id)
+			return true;
+	return false;
+}
 static inline bool session_prefilling(const struct session *s)
 {
 	return s->n_kv < s->n_fill;

@@ -86,6 +86,10 @@ int textout_add(struct textout *o, uint32_t id)
 		if (r < 0)
 			return r;
 	}
+	if (o->quiet > 0) {
+		o->quiet--;
+		return 0;
+	}
 	return o->text.len > before && find_stop(o, before) ? TEXTOUT_STOP : 0;
 }
 

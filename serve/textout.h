@@ -20,6 +20,7 @@ struct textout {
 	size_t shown;       /* bytes of text handed out by textout_take */
 	uint8_t partial[4]; /* the beginning of a character */
 	size_t n_partial;
+	int quiet;          /* so many tokens from here on complete no stop string */
 	bool stopped;
 };
 

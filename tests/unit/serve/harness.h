@@ -12,10 +12,12 @@ struct job {
 	int n_prompt, n_out, max_tokens;
 	struct sampling how;
 	struct token_bias bias[2];
+	uint32_t stop_ids[3];
+	int n_stop_ids, min_tokens;
 	int client, priority; /* client: 0 = nobody */
 	int conversation;     /* 0 = one that all share */
 	uint64_t deadline_us;
-	bool no_draft, ignore_eos, logprobs; /* logprobs: with two alternatives */
+	bool no_draft, no_trace, ignore_eos, logprobs; /* logprobs: with two alternatives */
 	struct token_logprob lp[JOB_MAX * 3];
 	int n_lp;
 	uint64_t handle;
@@ -76,7 +78,7 @@ static void job_done(void *arg, enum finish why, const struct request_stats *s, 
 static inline int job_submit(struct engine *g, struct job *j)
 {
 	struct engine_request r = {.prompt = j->prompt, .n_prompt = j->n_prompt, .max_tokens = j->max_tokens, .sampling = j->how,
-				   .ignore_eos = j->ignore_eos, .no_draft = j->no_draft, .request_id = "r", .conversation = "c",
+				   .ignore_eos = j->ignore_eos, .no_draft = j->no_draft, .no_trace = j->no_trace, .request_id = "r", .conversation = "c",
 				   .domain = "other", .priority = j->priority, .deadline_us = j->deadline_us, .on_tokens = job_tokens, .on_done = job_done, .arg = j};
 	if (j->conversation)
 		snprintf(r.conversation, sizeof r.conversation, "c-%d", j->conversation);
@@ -85,6 +87,9 @@ static inline int job_submit(struct engine *g, struct job *j)
 	snprintf(r.tenant, sizeof r.tenant, "tenant-%d", j->client % 3);
 	if (j->how.n_bias)
 		r.sampling.bias = j->bias;
+	r.stop_ids = j->stop_ids;
+	r.n_stop_ids = j->n_stop_ids;
+	r.min_tokens = j->min_tokens;
 	if (j->logprobs)
 		r.on_logprobs = job_logprobs, r.top_logprobs = 2;
 	j->n_out = j->groups = j->n_lp = 0;

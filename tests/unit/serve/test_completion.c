@@ -78,6 +78,35 @@ static void test_options_reach_the_engine(void **state)
 	assert_int_equal(0, r[2].sampling.n_bias);
 }
 
+/* What min_tokens and stop_token_ids do to the engine is tests/unit/serve/test_engine_law.c's; here: to the text. */
+static void test_ends(void **state)
+{
+	const struct engine_request *r = fake.got;
+	uint32_t last;
+	char body[200];
+	json_t *j;
+
+	(void)state;
+	fake_reset();
+	fake.why = FINISH_STOP;
+	say("abXcd");
+	last = fake.ids[4];
+	(void)snprintf(body, sizeof body, "{" HI ",\"stop_token_ids\":[%u,7],\"min_tokens\":4,\"max_tokens\":9,\"return_token_ids\":true}", last);
+	j = parsed(post(CHAT, body));
+	assert_int_equal(2, r[0].n_stop_ids);
+	assert_int_equal(4, r[0].min_tokens);
+	assert_string_equal("abXc", text_at(j, 0)); /* the token that ended it is no text */
+	assert_string_equal("stop", json_string_value(json_object_get(choice0(j), "finish_reason")));
+	assert_int_equal(5, json_integer_value(json_object_get(json_object_get(j, "usage"), "completion_tokens")));
+	json_decref(j);
+	j = parsed(post(CHAT, "{" HI ",\"stop\":[\"X\",\"d\"],\"min_tokens\":3}")); /* too early for X */
+	assert_string_equal("abXc", text_at(j, 0));
+	json_decref(j);
+	j = parsed(post(CHAT, "{" HI ",\"stop\":[\"X\",\"d\"],\"min_tokens\":2}"));
+	assert_string_equal("ab", text_at(j, 0));
+	json_decref(j);
+}
+
 static void check_content(const json_t *list, const char *text)
 {
 	size_t at = 0;
@@ -476,7 +505,7 @@ static void test_keys(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_loading), cmocka_unit_test(test_options_reach_the_engine), cmocka_unit_test(test_logprobs_chat),
+		cmocka_unit_test(test_loading), cmocka_unit_test(test_options_reach_the_engine), cmocka_unit_test(test_ends), cmocka_unit_test(test_logprobs_chat),
 		cmocka_unit_test(test_logprobs_completions), cmocka_unit_test(test_echo), cmocka_unit_test(test_tool_calls),
 		cmocka_unit_test(test_forced_calls), cmocka_unit_test(test_forced_beginnings), cmocka_unit_test(test_forced_by_family), cmocka_unit_test(test_deadlines), cmocka_unit_test(test_client_and_priority),
 		cmocka_unit_test(test_keys),

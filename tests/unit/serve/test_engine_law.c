@@ -142,6 +142,23 @@ static void draw_sampling(int kind, uint64_t seed, struct job *j)
 	j->logprobs = seed % 3 > 0;
 }
 
+/* Tokens that end it beside the model's, and none of them too early. */
+static void draw_ends(struct job *j, uint64_t seed, bool stops)
+{
+	j->n_stop_ids = stops ? 3 : 0;
+	for (int i = 0; i < 3; i++)
+		j->stop_ids[i] = (uint32_t)(toy_mix(seed + 20 + (uint64_t)i) % TOY_V);
+	j->min_tokens = stops ? (int)(toy_mix(seed + 23) % 12) % (j->max_tokens + 1) : 0;
+}
+
+static void check_ends(const struct job *j)
+{
+	assert_true(j->n_out >= j->min_tokens);
+	for (int i = 0; i + 1 < j->n_out || i < j->min_tokens; i++)
+		for (int k = 0; k < j->n_stop_ids; k++)
+			assert_int_not_equal(j->out[i], j->stop_ids[k]);
+}
+
 static void must(int r, const struct errtext *e)
 {
 	if (r)
@@ -195,6 +212,7 @@ static void one_config(const int *c, int index, struct tally *t)
 		jobs[i].ticks = &ticks;
 		jobs[i].stall_at = 9;
 		jobs[i].ignore_eos = i % 4 == 0;
+		draw_ends(&jobs[i], seed, i % 3 == 0);
 		assert_int_equal(job_submit(g, &jobs[i]), 0);
 	}
 	ticks_wait(&ticks, 9, jobs, PER_CONFIG);
@@ -206,6 +224,7 @@ static void one_config(const int *c, int index, struct tally *t)
 		ref.ticks = NULL;
 		assert_int_equal(job_submit(toy.plain[c[F_WEIGHTS]], &ref), 0);
 		job_wait(&ref);
+		check_ends(&jobs[i]);
 		if (!job_same(&ref, &jobs[i])) {
 			int at = 0;
 			while (at < ref.n_out && at < jobs[i].n_out && ref.out[at] == jobs[i].out[at])

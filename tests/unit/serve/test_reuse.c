@@ -8,7 +8,8 @@
  * `parent` names, from position 0 on when it names nobody, each once, with its features and hidden state bit for
  * bit whoever computed it; rows of a request that opted out are computed again before they are told for another. What was
  * proposed is what the draft says when run over the whole text: to the token by the version that
- * wrote the draft KV, nearly always where it was rebuilt from kept (bf16) features.
+ * wrote the draft KV, nearly always where it was rebuilt from kept (bf16) features. A request that began before there was
+ * a draft gets one in mid-answer when its features were kept, and proposes as well as one that had it from the start.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -382,8 +383,58 @@ static void test_proposed(void **state)
 		draft_eagle3.free(d[v]);
 }
 
+/* ---- a draft in mid-answer ---- */
+
+/* The answer to a long prompt; late: version 1 comes after nine tokens. */
+static void answer(struct engine *g, struct job *j, bool late, bool draft, bool trace)
+{
+	struct errtext e = {0};
+	atomic_int ticks = 0;
+	job_random(j, 77, 100, 60);
+	j->how = (struct sampling){.top_p = 1};
+	j->ignore_eos = true;
+	j->no_draft = !draft;
+	j->no_trace = !trace;
+	j->ticks = &ticks;
+	j->stall_at = 9;
+	assert_int_equal(engine_activate(g, late ? 0 : 1, true, 0, &e), 0);
+	assert_int_equal(job_submit(g, j), 0);
+	ticks_wait(&ticks, 9, j, 1);
+	assert_int_equal(engine_activate(g, 1, false, 0, &e), 0);
+	job_wait(j);
+}
+
+static void test_a_draft_in_mid_answer(void **state)
+{
+	static struct job plain, whole, late, untraced;
+	struct tap_options to = {.brokers = "127.0.0.1:9", .traces_topic = "traces", .rounds_topic = "rounds", .H_t = TOY_H, .topk = TOPK, .sample = 1,
+				 .ring_bytes = 8 << 20, .queue_bytes = 1 << 20}; /* nobody is there: records wait and are lost */
+	struct errtext e = {0};
+	struct tap *tap = NULL;
+	char sha[65];
+	(void)state;
+	assert_int_equal(tap_new(&to, &tap, &e), 0);
+	struct engine *g[] = {make(0, PREFIX_TENANT, tap), make(0, PREFIX_TENANT, tap), make(0, PREFIX_TENANT, tap)};
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(engine_load(g[i], 1, x.dir[0], sha, &e), 0);
+	answer(g[0], &whole, false, true, true);
+	answer(g[1], &late, true, true, true);
+	answer(g[2], &untraced, true, true, false);
+	answer(g[2], &plain, false, false, false);
+	assert_true(job_same(&plain, &whole) && job_same(&plain, &late) && job_same(&plain, &untraced));
+	assert_int_equal(untraced.stats.proposed, 0);
+	assert_true(whole.stats.accepted > 10);
+	assert_true(late.stats.proposing_rounds > 5);
+	double was = (double)whole.stats.accepted / whole.stats.proposing_rounds, is = (double)late.stats.accepted / late.stats.proposing_rounds;
+	assert_true(is > 0.8 * was);
+	for (int i = 0; i < 3; i++)
+		engine_free(g[i]);
+	tap_free(tap);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_served), cmocka_unit_test(test_recorded), cmocka_unit_test(test_proposed)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_served), cmocka_unit_test(test_recorded), cmocka_unit_test(test_proposed),
+					  cmocka_unit_test(test_a_draft_in_mid_answer)};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

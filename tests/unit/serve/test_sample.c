@@ -206,6 +206,12 @@ static void test_penalties(void **state)
 	assert_int_equal(sample_token(s, l, &how, 5), 0);
 	how = (struct sampling){.top_p = 1, .repetition = 2}; /* closed: no history */
 	assert_int_equal(sample_token(s, l, &how, 5), 0);
+	const uint32_t held[] = {0, 1};
+	for (int i = 0; i < 2; i++) { /* held back until position 7, drawn or picked */
+		how = (struct sampling){.temperature = i ? 0.01f : 0, .top_p = 1, .held = held, .n_held = 2, .held_until = 7};
+		assert_int_equal(sample_token(s, l, &how, 6), 2);
+		assert_int_equal(sample_token(s, l, &how, 7), 0);
+	}
 	assert_memory_equal(row, l, sizeof row);
 	sampler_free(s);
 }
