@@ -1,8 +1,8 @@
 /* How fast the target and its rounds are, below HTTP.
  *
  *   bench_decode MODEL.gguf [THREADS...]      (default 1 2)
- *   bench_decode MODEL.gguf --draft VERSION_FOLDER --prompts FILE    accept length and tokens/s of chains, trees and auto, batch 1
- *                                                                    and 8, on two threads; a prompt a line
+ *   bench_decode MODEL.gguf --draft VERSION_FOLDER --prompts FILE [THREADS...]    accept length and tokens/s, reading the prompt
+ *                                  left out, of chains, trees and auto against plain, batch 1, 8 and 32; a prompt a line, \\n in it
  *
  * One JSON object a line: {"figure","value","unit","against","ratio","ci","threads","commit","cpu"}.
  *   decode_plain     tokens/s, batch 1, context 32 to 160
@@ -202,7 +202,7 @@ static void write_draft(const struct target *t, const char *dir, float sign)
 	free(d2t);
 }
 
-struct waiter { pthread_mutex_t lock; pthread_cond_t cond; bool done; uint64_t first_us; int n; struct request_stats s; };
+struct waiter { pthread_mutex_t lock; pthread_cond_t cond; bool done; uint64_t first_us, last_us; int n; struct request_stats s; };
 
 static void got(void *arg, const uint32_t *ids, int n)
 {
@@ -210,6 +210,7 @@ static void got(void *arg, const uint32_t *ids, int n)
 	(void)ids;
 	if (!w->n)
 		w->first_us = clock_us();
+	w->last_us = clock_us();
 	w->n += n;
 }
 
@@ -292,96 +293,127 @@ static void bench_pair(struct dev *d, struct target *t, int threads)
 	llama_free(m);
 }
 
-/* ---- a trained draft on real prompts: accept length by what is verified ---- */
+/* ---- a trained draft on real prompts: accept length by what is verified, and what it brings ---- */
 
-struct prompts { uint32_t *ids[64]; int n_ids[64], n; };
+enum { MAX_PROMPTS = 64, MAX_BATCH = 32, ANSWER = 48 };
 
-/* One prompt a line. */
+struct prompts { uint32_t *ids[MAX_PROMPTS]; int n_ids[MAX_PROMPTS], n; };
+
+struct arm { const char *name; enum draft_mode mode; int k, nodes; struct engine *g; double rate[MAX_PROMPTS], ratio[MAX_PROMPTS]; uint64_t proposing, accepted; };
+
+/* One prompt a line, \\n in it for a line's end. */
 static void read_prompts(const struct target *t, const char *path, struct prompts *p)
 {
-	char line[4096];
+	char line[8192];
 	FILE *f = fopen(path, "r");
-	while (f && p->n < 64 && fgets(line, sizeof line, f)) {
-		size_t n = strcspn(line, "\n");
-		size_t count = 0;
+	while (f && p->n < MAX_PROMPTS && fgets(line, sizeof line, f)) {
+		size_t n = 0, count = 0;
+		for (const char *c = line; *c && *c != '\n'; c++) {
+			bool end = c[0] == '\\' && c[1] == 'n';
+			line[n++] = end ? '\n' : *c;
+			c += end;
+		}
 		if (n && !tokenizer_encode(t->tokenizer, line, n, true, &p->ids[p->n], &count) && count > 0)
-			p->n_ids[p->n++] = count < 160 ? (int)count : 160;
+			p->n_ids[p->n++] = count < 200 ? (int)count : 200;
 	}
 	if (f)
 		fclose(f);
 }
 
-/* All prompts, `batch` at a time, 48 tokens each: accept length and tokens/s */
-static double serve_all(struct engine *g, const struct prompts *p, int batch, double *ret_al)
+/* `batch` prompts at a time from the at-th on: tokens/s of all, each counted from its first to its last token */
+static double serve_group(struct arm *a, const struct prompts *p, int at, int batch)
 {
-	uint64_t t0 = clock_us(), proposing = 0, accepted = 0;
-	int tokens = 0;
-	for (int at = 0; at < p->n; at += batch) {
-		struct waiter w[8];
-		int m = p->n - at < batch ? p->n - at : batch;
-		for (int i = 0; i < m; i++) {
-			uint64_t handle;
-			w[i] = (struct waiter){.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
-			struct engine_request r = {.prompt = p->ids[at + i], .n_prompt = p->n_ids[at + i], .max_tokens = 48, .ignore_eos = true,
-						   .sampling = {.top_p = 1}, .on_tokens = got, .on_done = ended, .arg = &w[i]};
-			if (engine_submit(g, &r, &handle))
-				die("submit", NULL);
-		}
-		for (int i = 0; i < m; i++) {
-			pthread_mutex_lock(&w[i].lock);
-			while (!w[i].done)
-				pthread_cond_wait(&w[i].cond, &w[i].lock);
-			pthread_mutex_unlock(&w[i].lock);
-			proposing += w[i].s.proposing_rounds;
-			accepted += w[i].s.accepted;
-			tokens += w[i].n;
-		}
+	struct waiter w[MAX_BATCH];
+	double rate = 0;
+	for (int i = 0; i < batch; i++) {
+		uint64_t handle;
+		int k = (at + i) % p->n;
+		w[i] = (struct waiter){.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+		struct engine_request r = {.prompt = p->ids[k], .n_prompt = p->n_ids[k], .max_tokens = ANSWER, .ignore_eos = true,
+					   .sampling = {.top_p = 1}, .on_tokens = got, .on_done = ended, .arg = &w[i]};
+		if (engine_submit(a->g, &r, &handle))
+			die("submit", NULL);
 	}
-	*ret_al = proposing ? 1 + (double)accepted / (double)proposing : 1;
-	return tokens * 1e6 / (double)(clock_us() - t0);
+	for (int i = 0; i < batch; i++) {
+		pthread_mutex_lock(&w[i].lock);
+		while (!w[i].done)
+			pthread_cond_wait(&w[i].cond, &w[i].lock);
+		pthread_mutex_unlock(&w[i].lock);
+		a->proposing += w[i].s.proposing_rounds;
+		a->accepted += w[i].s.accepted;
+		rate += (w[i].n - 1) * 1e6 / (double)(w[i].last_us - w[i].first_us);
+	}
+	return rate;
 }
 
-static void bench_trained(struct dev *d, struct target *t, int threads, const char *dir, const char *path)
+static void open_arm(struct arm *a, struct dev *d, struct target *t, int batch, const char *dir)
 {
-	static const struct { enum draft_mode mode; int k, nodes; } arms[] = {
-		{DRAFT_OFF, 1, 2}, {DRAFT_CHAIN, 1, 2}, {DRAFT_CHAIN, 3, 2}, {DRAFT_TREE, 3, 3}, {DRAFT_CHAIN, 5, 2}, {DRAFT_TREE, 5, 5}, {DRAFT_TREE, 3, 8},
-		{DRAFT_TREE, 4, 12}, {DRAFT_AUTO, 5, 12}};
-	struct prompts p = {.n = 0};
-	read_prompts(t, path, &p);
-	for (int batch = 1; batch <= 8; batch += 7)
-		for (size_t i = 0; i < sizeof arms / sizeof *arms; i++) {
-			struct engine_options o = {.dev = d, .target = t->model, .max_seqs = batch, .max_queue = 8, .max_context = 256, .kv_tokens = 320 * batch,
-						   .prefill_chunk = 128, .draft_k = arms[i].k, .draft_mode = arms[i].mode, .draft_nodes = arms[i].nodes};
-			struct engine *g = NULL;
-			struct errtext e = {0};
-			char sha[65];
-			double al;
-			if (engine_new(&o, &g, &e) || engine_load(g, 1, dir, sha, &e) || engine_activate(g, 1, false, 0, &e))
-				die("engine", &e);
-			double rate = serve_all(g, &p, batch, &al);
-			static const char *const names[] = {"chain", "tree", "auto", "off"};
-			printf("{\"figure\":\"%s k %d nodes %d, batch %d, AL %.3f\",\"value\":%.4g,\"unit\":\"tok/s\",\"against\":null,\"ratio\":null,\"ci\":null,"
-			       "\"threads\":%d,\"commit\":\"%s\",\"cpu\":\"%s\"}\n", names[arms[i].mode], arms[i].k, arms[i].mode == DRAFT_CHAIN ? arms[i].k : arms[i].nodes,
-			       batch, al, rate, threads, REDRAFT_COMMIT, cpu_name);
-			fflush(stdout);
-			engine_free(g);
+	struct engine_options o = {.dev = d, .target = t->model, .max_seqs = batch, .max_queue = MAX_BATCH, .max_context = 320, .kv_tokens = 320 * batch,
+				   .prefill_chunk = 128, .draft_k = a->k, .draft_mode = a->mode, .draft_nodes = a->nodes};
+	struct errtext e = {0};
+	char sha[65];
+	if (engine_new(&o, &a->g, &e) || engine_load(a->g, 1, dir, sha, &e) || engine_activate(a->g, 1, false, 0, &e))
+		die("engine", &e);
+	a->proposing = a->accepted = 0;
+}
+
+/* All arms are open at once and take every group in turn; plain comes first. */
+static void bench_trained(struct dev *d, struct target *t, int threads, const char *dir, const struct prompts *p, int batch)
+{
+	static struct arm arms[] = {
+		{.name = "plain", .mode = DRAFT_OFF, .k = 1, .nodes = 2}, {.name = "chain 1", .mode = DRAFT_CHAIN, .k = 1, .nodes = 2},
+		{.name = "chain 3", .mode = DRAFT_CHAIN, .k = 3, .nodes = 2}, {.name = "tree of 3", .mode = DRAFT_TREE, .k = 3, .nodes = 3},
+		{.name = "tree of 5", .mode = DRAFT_TREE, .k = 5, .nodes = 5}, {.name = "tree of 8", .mode = DRAFT_TREE, .k = 4, .nodes = 8},
+		{.name = "auto", .mode = DRAFT_AUTO, .k = 5, .nodes = 12}};
+	enum { N = sizeof arms / sizeof *arms };
+	int groups = batch == 1 ? p->n : 6;
+	for (int i = 0; i < N; i++)
+		open_arm(&arms[i], d, t, batch, dir);
+	serve_group(&arms[N - 1], p, 0, batch); /* auto finds out what things cost */
+	serve_group(&arms[N - 1], p, batch, batch);
+	for (int k = 0; k < groups; k++)
+		for (int i = 0; i < N; i++) {
+			struct arm *a = &arms[k % 2 ? N - 1 - i : i];
+			a->rate[k] = serve_group(a, p, k * batch, batch);
 		}
+	for (int i = N - 1; i >= 0; i--) { /* plain last: emit sorts its rates */
+		char figure[96];
+		for (int k = 0; k < groups; k++)
+			arms[i].ratio[k] = arms[i].rate[k] / arms[0].rate[k];
+		snprintf(figure, sizeof figure, "%s, batch %d, accept length %.2f", arms[i].name, batch,
+			 arms[i].proposing ? 1 + (double)arms[i].accepted / (double)arms[i].proposing : 1);
+		emit(figure, arms[i].rate, groups, "tok/s", i ? "plain" : NULL, arms[i].ratio, threads);
+		engine_free(arms[i].g);
+	}
+}
+
+static int trained(const char *model, const char *dir, const char *path, int threads)
+{
+	struct errtext e = {0};
+	struct dev *d = NULL;
+	struct target *t = NULL;
+	struct prompts p = {.n = 0};
+	if (dev_cpu_new(threads, ISA_AUTO, &d) || target_open(d, model, DT_BF16, 1024, &t, &e))
+		die("target", &e);
+	read_prompts(t, path, &p);
+	if (!p.n)
+		die("no prompts in the file", NULL);
+	for (int batch = 1; batch <= MAX_BATCH; batch *= batch == 1 ? 8 : 4)
+		bench_trained(d, t, threads, dir, &p, batch);
 	for (int i = 0; i < p.n; i++)
 		free(p.ids[i]);
+	target_close(t);
+	dev_free(d);
+	return 0;
 }
 
 int main(int argc, char **argv)
 {
 	struct errtext e = {0};
-	if (argc == 6 && strcmp(argv[2], "--draft") == 0) {
-		struct dev *d = NULL;
-		struct target *t = NULL;
+	if (argc >= 6 && strcmp(argv[2], "--draft") == 0) {
 		find_cpu();
-		if (dev_cpu_new(2, ISA_AUTO, &d) || target_open(d, argv[1], DT_BF16, 1024, &t, &e))
-			die("target", &e);
-		bench_trained(d, t, 2, argv[3], argv[5]);
-		target_close(t);
-		dev_free(d);
+		for (int i = 6; i < (argc > 6 ? argc : 8); i++)
+			trained(argv[1], argv[3], argv[5], argc > 6 ? atoi(argv[i]) : i - 5);
 		return 0;
 	}
 	if (argc < 2) {

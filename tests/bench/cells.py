@@ -63,17 +63,17 @@ def draft_modes(args):
 
 
 def drafting_choices(args, results):
-    """The same draft under fixed shapes of proposals and under the server's own choice (draft.mode auto), at 1 and 8 clients: each over auto; servers loaded in turn."""
+    """The same draft under fixed shapes of proposals and under the server's own choice (draft.mode auto), at 1, 8 and 32 clients: each over auto; servers loaded in turn."""
     modes = draft_modes(args)
     fixed = {"chain-1": {"draft_k": 1}, "chain-3": {"draft_k": 3}, "chain-5": {"draft_k": 5}, "tree-12": {"draft_k": 5, "draft.nodes": 12, "draft.mode": "tree"}}
     shapes = {"auto": {"draft_k": 5, "draft.mode": "auto"}} if "auto" in modes else {}
     shapes |= {k: ({"draft.mode": "chain"} if "chain" in modes else {}) | v for k, v in fixed.items() if "tree" in modes or k != "tree-12"}
     with contextlib.ExitStack() as stack:
-        servers = {name: stack.enter_context(Server(args, 2, max_seqs=8, max_context=1024, kv_tokens=8192, **flags)) for name, flags in shapes.items()}
+        servers = {name: stack.enter_context(Server(args, 2, max_seqs=32, max_context=1024, kv_tokens=16384, **flags)) for name, flags in shapes.items()}
         which = [s.activate_some_draft() for s in servers.values()][0]
         first = next(iter(servers.values()))
         arms = [f"{name} at={s.address}" for name, s in servers.items()] + [f"plain draft=off at={first.address}"]
-        for clients, requests in ((1, 3), (8, 12)):
+        for clients, requests in ((1, 3), (8, 12), (32, 32)):
             flags = {"file": args.prompts, "domain": "code", "clients": clients, "requests": requests, "max_tokens": 40, "max_chars": 340}
             with Load(args, first.address, **flags) as load:
                 for _ in range(2):  # the controller learns what things cost here

@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -15,7 +16,7 @@ import client  # noqa: E402
 import random_draft  # noqa: E402
 import varlink  # noqa: E402
 from broker import MockBroker  # noqa: E402
-from procs import Child, Family, free_port, wait_until  # noqa: E402
+from procs import Child, Family, StartError, free_port, wait_until  # noqa: E402
 
 
 class Server:
@@ -74,7 +75,7 @@ class Server:
         self.call("Activate", version=n, move="new", source="operator")
 
     def activate_some_draft(self):
-        """The newest version a demo left in build/demo/store, else one of random weights; says which."""
+        """The newest version a demo left in build/demo/store, else the draft of the tree; with --smoke one of random weights. Says which."""
         kept = ROOT / "build" / "demo" / "store"
         for n in [] if self.args.smoke else store_versions(kept):
             folder = self.dir / f"version-{n}"
@@ -84,6 +85,9 @@ class Server:
                 return f"the demo's version {n}"
             except varlink.VarlinkError:
                 continue  # of another target
+        if not self.args.smoke:
+            self.activate_folder(1, self.dir / "base", unpack_base(self.args, self.dir / "base"))
+            return "the draft of the tree"
         folder = self.dir / "random"
         self.activate_folder(1, folder, random_draft.write(folder, self.args.shape))
         return "a draft of random weights"
@@ -113,6 +117,15 @@ class Server:
         with open(f"/proc/{self.child.pid}/status", encoding="utf-8") as f:
             found = {x.split(":")[0]: int(x.split()[1]) / 1024 for x in f if x.startswith(("VmRSS", "RssFile"))}
         return found["VmRSS"], found["RssFile"]
+
+
+def unpack_base(args, folder):
+    """The draft that comes with the tree as a standard folder; its hash."""
+    done = subprocess.run([args.bin / "redraft-learn", "unpack", "--file", ROOT / "deploy" / "demo" / "base-draft.safetensors", "--out", folder],
+                          capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StartError(f"the base draft cannot be expanded: {done.stderr.strip()}")
+    return json.loads((folder / "submit.json").read_text())["weights_sha"]
 
 
 def store_versions(store):

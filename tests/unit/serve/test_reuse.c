@@ -388,8 +388,9 @@ static void test_proposed(void **state)
 /* The answer to a long prompt; late: version 1 comes after nine tokens. */
 static void answer(struct engine *g, struct job *j, bool late, bool draft, bool trace)
 {
+	static atomic_int ticks;
 	struct errtext e = {0};
-	atomic_int ticks = 0;
+	atomic_store(&ticks, 0);
 	job_random(j, 77, 100, 60);
 	j->how = (struct sampling){.top_p = 1};
 	j->ignore_eos = true;
