@@ -8,3 +8,4 @@ int cmd_collect(int argc, char **argv);        /* records of the topic into a fo
 int cmd_export_records(int argc, char **argv); /* a folder's records as single files */
 int cmd_pack(int argc, char **argv);           /* a draft as one small file */
 int cmd_unpack(int argc, char **argv);         /* and back */
+int cmd_replay(int argc, char **argv);         /* accept lengths of a version on recorded requests */

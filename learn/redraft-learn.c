@@ -398,7 +398,7 @@ static int follow(const struct conf *c, const struct frozen *fz)
 static const struct {
 	const char *word;
 	int (*run)(int argc, char **argv);
-} words[] = {{"train", cmd_train}, {"bootstrap", cmd_bootstrap}, {"collect", cmd_collect}, {"export-records", cmd_export_records}, {"pack", cmd_pack}, {"unpack", cmd_unpack}};
+} words[] = {{"train", cmd_train}, {"bootstrap", cmd_bootstrap}, {"collect", cmd_collect}, {"export-records", cmd_export_records}, {"replay", cmd_replay}, {"pack", cmd_pack}, {"unpack", cmd_unpack}};
 
 int main(int argc, char **argv)
 {
@@ -419,7 +419,7 @@ int main(int argc, char **argv)
 	ranks->stop = ranks->size > 1 ? &group_ends : NULL;
 	log_init("redraft-learn", levels[c.log_level]);
 	if (n && strcmp(word[0], "init") != 0) {
-		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect, export-records, pack and unpack", word[0]);
+		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect, export-records, replay, pack and unpack", word[0]);
 		r = fail(2, e.text);
 	} else if (frozen_open(c.store, c.target_fp, &fz, &e))
 		r = fail(2, e.text);
