@@ -23,7 +23,7 @@
 enum { MAX_GROUPS = 48, BUCKETS = 8, SAY_US = 500000 };
 
 struct conf {
-	char *store, *target_fp, *from_pool, *draft;
+	char *store, *target_fp, *from_pool, *draft, *against_draft;
 	bool json, csv;
 	int64_t version, against, from, to, k, threads;
 };
@@ -34,6 +34,7 @@ static const struct conf_entry entries[] = {
 	{"version", CONF_INT, AT(version), "0", 0, 4294967295.0, NULL, false, "", "version of the store that is replayed"},
 	{"draft", CONF_STRING, AT(draft), "", 0, 0, NULL, false, "", "folder of a draft, in place of a version"},
 	{"against", CONF_INT, AT(against), "0", 0, 4294967295.0, NULL, false, "", "version to compare with, on the same requests; 0 = none"},
+	{"against_draft", CONF_STRING, AT(against_draft), "", 0, 0, NULL, false, "", "folder of a draft, in place of that version"},
 	{"from", CONF_INT, AT(from), "1", 1, 1e12, NULL, false, "", "number of the first request, as the pool holds them"},
 	{"to", CONF_INT, AT(to), "0", 0, 1e12, NULL, false, "", "number of the last one; 0 = the pool's last"},
 	{"k", CONF_INT, AT(k), "5", 1, TTT_MAX_STEPS, NULL, false, "tok", "chain length"},
@@ -252,7 +253,9 @@ static int replay(struct session *s, struct errtext *e)
 	s->v = calloc((size_t)all, sizeof *s->v);
 	r = s->v ? *c->draft ? publish_read_folder(c->draft, &s->fz, &s->draft[0], e) : publish_read_version(c->store, (uint32_t)c->version, &s->fz, &s->draft[0], e) : -ENOMEM;
 	s->n_drafts = 1;
-	if (!r && c->against)
+	if (!r && *c->against_draft)
+		r = publish_read_folder(c->against_draft, &s->fz, &s->draft[s->n_drafts++], e);
+	else if (!r && c->against)
 		r = publish_read_version(c->store, (uint32_t)c->against, &s->fz, &s->draft[s->n_drafts++], e);
 	if (!r)
 		r = dev_cpu_new(c->threads ? (int)c->threads : (int)sysconf(_SC_NPROCESSORS_ONLN), ISA_AUTO, &d);
