@@ -23,6 +23,7 @@ void checkpoint_done(struct checkpoint *c)
 	free(c->params);
 	free(c->moments);
 	free(c->average);
+	free(c->anchor);
 	free(c->d2t);
 	free(c->counts);
 	memset(c, 0, sizeof *c);
@@ -76,7 +77,7 @@ int checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c
 	struct sha *sha = sha_new();
 	struct buf out = BUF_INIT(0);
 	int n = 0, r = state && sha ? path_of(dir, serial, path) : -ENOMEM;
-	struct st_out t[6];
+	struct st_out t[7];
 	t[n++] = (struct st_out){"counts", ST_U64, 1, {(uint64_t)c->V}, c->counts};
 	if (c->params) {
 		t[n++] = (struct st_out){"d2t", ST_I64, 1, {(uint64_t)c->V_d}, c->d2t};
@@ -85,6 +86,8 @@ int checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c
 	}
 	if (c->average)
 		t[n++] = (struct st_out){"average", real_type, 1, {c->n_params}, c->average};
+	if (c->anchor)
+		t[n++] = (struct st_out){"anchor", real_type, 1, {c->n_params}, c->anchor};
 	t[n++] = (struct st_out){"state", ST_U8, 1, {state ? strlen(state) : 0}, state};
 	for (int i = 0; i < n && !r; i++)
 		hash_tensor(sha, t[i].name, t[i].data, (size_t)t[i].shape[0] * st_dtype_size(t[i].dtype));
@@ -133,7 +136,7 @@ static int parse(const struct fs_map *map, struct checkpoint *c, struct errtext 
 	struct st_file *st = NULL;
 	struct sha *sha = sha_new();
 	char *state = NULL, hex[SHA_HEX];
-	size_t n_state = 0, n_counts = 0, n_d2t = 0, n_average = 0;
+	size_t n_state = 0, n_counts = 0, n_d2t = 0, n_average = 0, n_anchor = 0;
 	int r = sha ? st_parse(map->data, map->len, &st, e) : -ENOMEM;
 	if (!r)
 		r = take(st, "counts", ST_U64, sha, (void **)&c->counts, &n_counts);
@@ -145,14 +148,19 @@ static int parse(const struct fs_map *map, struct checkpoint *c, struct errtext 
 		r = take(st, "moments", real_type, sha, (void **)&c->moments, &c->n_moments);
 	if (!r)
 		r = take(st, "average", real_type, sha, (void **)&c->average, &n_average);
-	if (!r && c->average && n_average != c->n_params)
+	if (!r)
+		r = take(st, "anchor", real_type, sha, (void **)&c->anchor, &n_anchor);
+	if (!r && ((c->average && n_average != c->n_params) || (c->anchor && n_anchor != c->n_params)))
 		r = -EINVAL;
 	if (!r)
 		r = take(st, "state", ST_U8, sha, (void **)&state, &n_state);
 	if (!r) {
 		sha_final_hex(sha, hex);
 		const char *want = st_meta(st, "sha256"), *schema = st_meta(st, "schema");
-		if (!want || strcmp(want, hex) != 0 || !schema || strcmp(schema, "1") != 0 || !state)
+		bool whole = want && strcmp(want, hex) == 0;
+		if (whole && schema && strcmp(schema, "1") != 0)
+			r = errtext_set(e, -ENOTSUP, "the newest checkpoint is of schema %.20s, this program knows 1: start the program that wrote it, or use another state_dir", schema);
+		else if (!whole || !schema || !state)
 			r = -EINVAL;
 		else if (!(c->state = json_loads(state, JSON_REJECT_DUPLICATES, NULL)))
 			r = -EINVAL;
@@ -186,7 +194,7 @@ int checkpoint_load(const char *dir, struct checkpoint *ret, int64_t *ret_serial
 			return 0;
 		}
 		checkpoint_done(&c);
-		if (r == -ENOMEM)
+		if (r == -ENOMEM || r == -ENOTSUP)
 			return r;
 		++*ret_damaged;
 	}

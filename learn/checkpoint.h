@@ -13,7 +13,7 @@ struct checkpoint {
 	json_t *state;    /* owned */
 	size_t n_params, n_moments;
 	real *params, *moments; /* owned; NULL before there is a draft */
-	real *average;          /* [n_params] owned; NULL: none is kept */
+	real *average, *anchor; /* [n_params] owned; NULL: none is kept */
 	int V_d;
 	int64_t *d2t;     /* owned */
 	int V;
@@ -21,6 +21,7 @@ struct checkpoint {
 };
 
 int MUSTCHECK checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c, struct errtext *e);
-/* The newest whole one. -ENOENT: none (also when all are damaged: *ret_damaged says how many). */
+/* The newest whole one. -ENOENT: none (also when all are damaged: *ret_damaged says how many). -ENOTSUP with e: whole, but another
+ * program's; older ones are not taken in its place. */
 int MUSTCHECK checkpoint_load(const char *dir, struct checkpoint *ret, int64_t *ret_serial, int *ret_damaged, struct errtext *e);
 void checkpoint_done(struct checkpoint *c); /* safe on a zeroed struct */

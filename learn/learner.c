@@ -94,14 +94,21 @@ int learner_count(const struct learner *l, enum run_state s)
 
 /* ---- one step ---- */
 
-/* The average follows the masters: fast at first, so that it forgets the start. */
-static int follow_average(struct learner *l)
+/* After a step: the masters towards the anchor; then the average follows them, fast at first, so that it forgets the start. */
+static int settle(struct learner *l)
 {
-	double n = (double)++l->averaged, decay = l->o.ema < n / (n + 10) ? l->o.ema : n / (n + 10);
-	const real *w = l->o.kind->params(l->t);
+	size_t N = l->o.kind->n_params(l->t);
+	real *w = l->anchor || l->average ? l->o.kind->params(l->t) : NULL;
+	if (!l->anchor && !l->average)
+		return 0;
 	if (!w)
 		return -ENOMEM;
-	for (size_t i = 0, N = l->o.kind->n_params(l->t); i < N; i++)
+	for (size_t i = 0; l->anchor && i < N; i++)
+		w[i] += (real)l->o.anchor * (l->anchor[i] - w[i]);
+	if (l->anchor)
+		l->o.kind->params_changed(l->t);
+	double n = (double)++l->averaged, decay = l->o.ema < n / (n + 10) ? l->o.ema : n / (n + 10);
+	for (size_t i = 0; l->average && i < N; i++)
 		l->average[i] = (real)(decay * (double)l->average[i] + (1 - decay) * (double)w[i]);
 	return 0;
 }
@@ -181,7 +188,7 @@ static int train(struct learner *l, struct run *r, int row0, int n)
 	} else if (weighted) {
 		note(l, &res);
 		note_usual(l, res.loss);
-		return l->average ? follow_average(l) : 0;
+		return settle(l);
 	}
 	return 0;
 }
@@ -261,7 +268,7 @@ static int apply_init(struct learner *l, const struct journal_entry *x, struct e
 	r = d2t && w ? draft_vocab_from_counts(l->counts, l->fz->V, ec.V_d, d2t) : -ENOMEM;
 	if (!r) {
 		draft_init_warm(&ec, d2t, l->fz->head, NULL, l->o.seed, w); /* the target's last norm starts overconfident: loss 34 against 27 after 3k tokens */
-		r = learner_set_draft(l, &c, d2t, w, NULL, 0, NULL, 0, e);
+		r = learner_set_draft(l, &c, d2t, w, NULL, e);
 	}
 	l->base = 0;
 	free(d2t);
@@ -278,7 +285,7 @@ static int apply_rebase(struct learner *l, const struct journal_entry *x, struct
 	if (*x->text && strcmp(x->text, d.weights_sha) != 0)
 		r = errtext_set(e, -EINVAL, "version %u in the store is not the one the journal names", x->version);
 	if (!r)
-		r = learner_set_draft(l, &d.file, d.d2t, d.w, NULL, 0, NULL, 0, e);
+		r = learner_set_draft(l, &d.file, d.d2t, d.w, NULL, e);
 	if (!r) {
 		l->base = x->version;
 		l->pending.left = *l->pending.name;
@@ -365,6 +372,12 @@ static int apply_verdict(struct learner *l, const struct journal_entry *x)
 {
 	if (l->pending.version == x->version && *l->pending.name)
 		learner_release(l);
+	if (l->anchor && strncmp(x->text, "accepted", 8) == 0) { /* what is good enough to serve is not to be forgotten from now on */
+		const real *w = learner_draft(l);
+		if (!w)
+			return -ENOMEM;
+		memcpy(l->anchor, w, l->o.kind->n_params(l->t) * sizeof *w);
+	}
 	rules_verdict(&l->rules, x->version, strncmp(x->text, "quarantined", 11) == 0);
 	return 0;
 }
@@ -624,6 +637,7 @@ struct learner *learner_close(struct learner *l)
 	json_decref(l->pending.cut);
 	free(l->d2t);
 	free(l->average);
+	free(l->anchor);
 	batcher_done(&l->batcher);
 	join_done(&l->join);
 	runs_done(&l->runs);

@@ -29,6 +29,7 @@ struct learner_options {
 	bool prompt_rows, whole_teacher, auto_init, dedup;
 	double replay_share;
 	double ema;                  /* decay a step of the averaged weights, which are what is published; 0 = the last weights are */
+	double anchor;               /* each step draws the weights this far towards those that were last begun from or accepted; 0 = free */
 	double max_scale;            /* features so many times larger or smaller than usual are refused; 0 = all are taken */
 	double tenant_share;         /* of the rows of a window; 0 or 1 = any */
 	int64_t tenant_window, request_rows; /* rows; of one request at most, 0 = any */
@@ -86,8 +87,8 @@ struct learner {
 
 	/* the draft */
 	struct trainer *t;        /* NULL before there is one */
-	real *average;            /* [n_params] owned; NULL: none is kept */
-	int64_t averaged;         /* steps since it began */
+	real *average, *anchor;   /* [n_params] owned; NULL: none is kept */
+	int64_t averaged;         /* steps since the average began */
 	struct draft_config file;
 	int64_t *d2t;
 	uint32_t base;            /* the version the weights descend from */
@@ -170,8 +171,10 @@ int learner_run_closed(void *learner, struct run *r);
 
 /* learner_state.c */
 int MUSTCHECK learner_restore(struct learner *l, int64_t *ret_journal, struct errtext *e); /* no checkpoint: *ret_journal = 0 */
-/* average NULL: it begins at w, where one is kept. */
+/* What is kept beside the masters, where it is kept at all; NULL: it begins at w. */
+struct learner_beside { const real *moments, *average, *anchor; int64_t trainer_step, averaged; };
+/* beside NULL: another draft, everything begins anew. */
 int MUSTCHECK learner_set_draft(struct learner *l, const struct draft_config *c, const int64_t *d2t, const real *w,
-				const real *moments, int64_t trainer_step, const real *average, int64_t averaged, struct errtext *e);
+				const struct learner_beside *beside, struct errtext *e);
 int MUSTCHECK learner_set_config(struct learner *l, const char *text, struct errtext *e);
 int MUSTCHECK learner_print_config(const struct learner_options *o, char *ret, size_t size);

@@ -22,12 +22,12 @@ int learner_print_config(const struct learner_options *o, char *ret, size_t size
 			 "{\"seed\":%" PRIu64 ",\"ttt_steps\":%d,\"decay\":%.9g,\"optimizer\":%d,\"lr\":%.9g,\"muon_lr\":%.9g,\"beta1\":%.9g,"
 			 "\"beta2\":%.9g,\"eps\":%.9g,\"clip\":%.9g,\"muon_momentum\":%.9g,\"muon_iters\":%d,\"warmup\":%" PRId64 ",\"total\":%" PRId64 ",\"draft_vocab\":%d,"
 			 "\"max_rows\":%d,\"max_epochs\":%d,\"queue_max\":%d,\"heldout\":[%d,%d],\"prompt_rows\":%d,\"replay_share\":%.9g,"
-			 "\"pool\":[%" PRIu64 ",%u],\"history_rows\":%d,\"dedup\":%d,\"ema\":%.9g,\"max_scale\":%.9g,\"tenant\":[%.9g,%" PRId64 "],"
+			 "\"pool\":[%" PRIu64 ",%u],\"history_rows\":%d,\"dedup\":%d,\"ema\":%.9g,\"anchor\":%.9g,\"max_scale\":%.9g,\"tenant\":[%.9g,%" PRId64 "],"
 			 "\"request_rows\":%" PRId64 ",\"spike\":%.9g,\"reject_weight\":%.9g,\"loss\":%d,\"whole_teacher\":%d}",
 			 o->seed, t->ttt_steps, (double)t->decay, (int)t->optimizer, (double)t->lr, (double)t->muon_lr, (double)t->beta1,
 			 (double)t->beta2, (double)t->eps, (double)t->clip, (double)t->muon_momentum, t->muon_iters, t->warmup_steps, t->total_steps,
 			 o->draft_vocab, o->max_rows, o->max_epochs, o->queue_max, o->heldout_max, o->heldout_domain_max, o->prompt_rows,
-			 o->replay_share, o->pool_bytes, o->segment_bytes, o->history_rows, o->dedup, o->ema, o->max_scale, o->tenant_share,
+			 o->replay_share, o->pool_bytes, o->segment_bytes, o->history_rows, o->dedup, o->ema, o->anchor, o->max_scale, o->tenant_share,
 			 o->tenant_window, o->request_rows, o->spike, o->reject_weight, (int)t->loss, o->whole_teacher);
 	if (n > 0 && (size_t)n < size && t->ranks && t->ranks->size > 1) /* their sums have an order of their own */
 		n += snprintf(ret + n - 1, size - (size_t)n, ",\"ranks\":[%d,%d]}", t->ranks->size, t->ulysses > 1 ? t->ulysses : 1) - 1;
@@ -44,15 +44,15 @@ static int parse_config(const char *text, struct learner_options *o)
 	json_t *j = json_loads(text, 0, NULL);
 	t->muon_iters = 5; /* of journals that do not say, as all that follows */
 	o->history_rows = 0;
-	o->ema = o->max_scale = o->spike = o->reject_weight = 0;
+	o->ema = o->anchor = o->max_scale = o->spike = o->reject_weight = 0;
 	o->tenant_share = 1;
 	o->grid[0] = o->grid[1] = 1;
-	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i,s?[ii]}", "seed", &seed,
+	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i,s?[ii]}", "seed", &seed,
 			    "ttt_steps", &t->ttt_steps, "decay", &decay, "optimizer", &optimizer, "lr", &lr, "muon_lr", &muon_lr, "beta1", &beta1,
 			    "beta2", &beta2, "eps", &eps, "clip", &clip, "muon_momentum", &momentum, "muon_iters", &t->muon_iters, "warmup", &warmup, "total", &total,
 			    "draft_vocab", &o->draft_vocab, "max_rows", &o->max_rows, "max_epochs", &o->max_epochs, "queue_max", &o->queue_max,
 			    "heldout", &o->heldout_max, &o->heldout_domain_max, "prompt_rows", &prompt_rows, "replay_share", &o->replay_share,
-			    "pool", &pool, &segment, "history_rows", &o->history_rows, "dedup", &dedup, "ema", &o->ema, "max_scale", &o->max_scale,
+			    "pool", &pool, &segment, "history_rows", &o->history_rows, "dedup", &dedup, "ema", &o->ema, "anchor", &o->anchor, "max_scale", &o->max_scale,
 			    "tenant", &o->tenant_share, &window, "request_rows", &request_rows, "spike", &o->spike, "reject_weight", &o->reject_weight,
 			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1]);
 	json_decref(j);
@@ -83,27 +83,37 @@ static int parse_config(const char *text, struct learner_options *o)
 
 /* ---- the draft ---- */
 
-int learner_set_draft(struct learner *l, const struct draft_config *c, const int64_t *d2t, const real *w, const real *moments,
-		      int64_t trainer_step, const real *average, int64_t averaged, struct errtext *e)
+/* A copy where it is kept at all. *ret NULL: it is not, or no memory. */
+static int copy_of(const real *from, size_t n, bool kept, real **ret)
 {
+	*ret = kept ? malloc(n * sizeof **ret) : NULL;
+	if (*ret)
+		memcpy(*ret, from, n * sizeof **ret);
+	return kept && !*ret ? -ENOMEM : 0;
+}
+
+int learner_set_draft(struct learner *l, const struct draft_config *c, const int64_t *d2t, const real *w, const struct learner_beside *beside,
+		      struct errtext *e)
+{
+	static const struct learner_beside anew = {0};
+	const struct learner_beside *b = beside ? beside : &anew;
 	struct eagle3_config ec;
 	struct trainer *t = NULL;
 	draft_eagle3_config(c, &ec);
 	size_t n = draft_params(&ec);
 	int64_t *copy = malloc((size_t)ec.V_d * sizeof *copy);
-	real *mean = copy && l->o.ema > 0 ? malloc(n * sizeof *mean) : NULL;
-	if (!copy || (l->o.ema > 0 && !mean)) {
-		free(copy);
-		return -ENOMEM;
-	}
-	if (mean)
-		memcpy(mean, average ? average : w, n * sizeof *mean);
-	memcpy(copy, d2t, (size_t)ec.V_d * sizeof *copy);
-	int r = l->o.kind->new(l->d, &ec, &l->o.train, d2t, l->fz->embedding, &t, e);
+	real *mean = NULL, *anchor = NULL;
+	int r = copy ? copy_of(b->average ? b->average : w, n, l->o.ema > 0, &mean) : -ENOMEM;
+	if (!r)
+		r = copy_of(b->anchor ? b->anchor : w, n, l->o.anchor > 0, &anchor);
+	if (copy)
+		memcpy(copy, d2t, (size_t)ec.V_d * sizeof *copy);
+	if (!r)
+		r = l->o.kind->new(l->d, &ec, &l->o.train, d2t, l->fz->embedding, &t, e);
 	if (!r) {
 		memcpy(l->o.kind->params(t), w, l->o.kind->n_params(t) * sizeof *w);
 		l->o.kind->params_changed(t);
-		r = l->o.kind->load_state(t, moments, trainer_step);
+		r = l->o.kind->load_state(t, b->moments, b->trainer_step);
 	}
 	if (!r)
 		r = batcher_set_vocab(&l->batcher, d2t, ec.V_d);
@@ -111,14 +121,17 @@ int learner_set_draft(struct learner *l, const struct draft_config *c, const int
 		l->o.kind->free(t);
 		free(copy);
 		free(mean);
+		free(anchor);
 		return r;
 	}
 	l->o.kind->free(l->t);
 	free(l->d2t);
 	free(l->average);
+	free(l->anchor);
 	l->average = mean;
-	l->averaged = average ? averaged : 0;
-	if (!moments) { /* another draft: what was usual of the last one says nothing */
+	l->anchor = anchor;
+	l->averaged = b->average ? b->averaged : 0;
+	if (!beside) { /* another draft: what was usual of the last one says nothing */
 		l->usual_loss = 0;
 		l->losses = 0;
 	}
@@ -145,18 +158,20 @@ int learner_set_config(struct learner *l, const char *text, struct errtext *e)
 	if (!l->t)
 		return 0;
 	size_t n = l->o.kind->n_params(l->t), m = l->o.kind->n_state(l->t);
-	real *w = malloc(n * sizeof *w), *moments = malloc((m + 1) * sizeof *moments), *average = l->average;
+	real *w = malloc(n * sizeof *w), *moments = malloc((m + 1) * sizeof *moments), *average = l->average, *anchor = l->anchor;
 	int64_t step = 0;
-	l->average = NULL; /* it outlives the trainer, where one is still to be kept */
+	l->average = l->anchor = NULL; /* they outlive the trainer, where they are still to be kept */
 	int r = w && moments ? l->o.kind->save_state(l->t, moments, &step) : -ENOMEM;
 	if (!r) {
 		memcpy(w, l->o.kind->params(l->t), n * sizeof *w);
 		bool same = before.train.optimizer == l->o.train.optimizer;
-		r = learner_set_draft(l, &l->file, l->d2t, w, same ? moments : NULL, same ? step : 0, average, l->averaged, e);
+		const struct learner_beside b = {same ? moments : NULL, average, anchor, same ? step : 0, l->averaged};
+		r = learner_set_draft(l, &l->file, l->d2t, w, &b, e);
 	}
 	free(w);
 	free(moments);
 	free(average);
+	free(anchor);
 	return r;
 }
 
@@ -229,6 +244,7 @@ int learner_checkpoint(struct learner *l, struct errtext *e)
 		c.V_d = l->file.draft_vocab_size;
 		c.d2t = l->d2t;
 		c.average = l->average;
+		c.anchor = l->anchor;
 		c.moments = malloc((c.n_moments + 1) * sizeof *c.moments);
 		r = c.moments ? l->o.kind->save_state(l->t, c.moments, &trainer_step) : -ENOMEM;
 		if (!r)
@@ -364,7 +380,8 @@ static int restore_state(struct learner *l, const struct checkpoint *c, int64_t 
 		draft_eagle3_config(&dc, &ec);
 		if (draft_params(&ec) != c->n_params || ec.V_d != c->V_d)
 			return errtext_set(e, -EINVAL, "checkpoint: the weights do not fit their config");
-		r = learner_set_draft(l, &dc, c->d2t, c->params, c->moments, trainer_step, c->average, averaged, e);
+		const struct learner_beside b = {c->moments, c->average, c->anchor, trainer_step, averaged};
+		r = learner_set_draft(l, &dc, c->d2t, c->params, &b, e);
 		if (!r && l->o.kind->n_state(l->t) != c->n_moments)
 			r = errtext_set(e, -EINVAL, "checkpoint: the optimizer state has another size");
 	}
@@ -404,6 +421,8 @@ void learner_weights_sha(const struct learner *l, char ret_hex[static 65])
 		sha_update(sha, w, bytes);
 		if (l->average)
 			sha_update(sha, l->average, bytes);
+		if (l->anchor)
+			sha_update(sha, l->anchor, bytes);
 		sha_final_hex(sha, ret_hex);
 	}
 	sha_free(sha);

@@ -43,7 +43,7 @@ struct conf {
 	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
 	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, follow_print, init_wait_s;
 	int64_t tenant_window, request_rows;
-	double lr, muon_lr, clip, decay, ema, replay_share, max_scale, tenant_share, spike, reject_weight;
+	double lr, muon_lr, clip, decay, ema, anchor, replay_share, max_scale, tenant_share, spike, reject_weight;
 	bool prompt_rows, auto_init, dedup;
 };
 
@@ -88,6 +88,7 @@ static const struct conf_entry entries[] = {
 	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 1 << 20, NULL, false, "tok", "rows of one step; longer runs take several"},
 	{"train.history_rows", CONF_INT, AT(history_rows), "256", 0, 16384, NULL, false, "tok", "rows before a window that are laid in front of it as context, an earlier request's too"},
 	{"train.ema", CONF_REAL, AT(ema), "0.95", 0, 0.99999, NULL, false, "", "decay a step of the averaged weights, which are what is published; 0 = the last weights are"},
+	{"train.anchor", CONF_REAL, AT(anchor), "0", 0, 1, NULL, false, "", "each step draws the weights this far towards the draft that was begun from or last accepted; 0 = not"},
 	{"train.spike", CONF_REAL, AT(spike), "3", 1.2, 1e9, NULL, false, "", "a loss so many times the running mean is no step"},
 	{"train.reject_weight", CONF_REAL, AT(reject_weight), "1", 0.01, 100, NULL, false, "", "weight of rows at which serving refused the draft's proposal"},
 	{"train.dedup", CONF_BOOL, AT(dedup), "on", 0, 0, NULL, false, "", "a prefix of a conversation that is in the pool already is not trained again"},
@@ -136,7 +137,7 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
 		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .history_rows = (int)c->history_rows, .max_epochs = (int)c->max_epochs,
 		.queue_max = (int)c->queue_max, .heldout_max = (int)c->heldout_max, .heldout_domain_max = (int)c->heldout_domain_max,
-		.prompt_rows = c->prompt_rows, .whole_teacher = c->teacher == 1, .auto_init = c->auto_init, .replay_share = c->replay_share, .dedup = c->dedup, .ema = c->ema,
+		.prompt_rows = c->prompt_rows, .whole_teacher = c->teacher == 1, .auto_init = c->auto_init, .replay_share = c->replay_share, .dedup = c->dedup, .ema = c->ema, .anchor = c->anchor,
 		.max_scale = c->max_scale, .tenant_share = c->tenant_share, .tenant_window = c->tenant_window,
 		.request_rows = c->request_rows, .spike = c->spike, .reject_weight = c->reject_weight, .init_min_tokens = c->min_tokens,
 		.pool_bytes = (uint64_t)c->pool_mb << 20, .segment_bytes = c->pool_mb >= 512 ? 64u << 20 : 8u << 20,

@@ -1,6 +1,7 @@
 """The whole loop on the toy model and a real Kafka: traffic, records, first version, training, gate, switch, rollback, all
 while requests run, of which none may fail and none may change."""
 import json
+import signal
 import threading
 
 import pytest
@@ -205,7 +206,8 @@ def test_draft_of_another_target_is_refused(stack, kafka, toy):
 
 
 def test_metrics_of_the_daemon(stack, kafka):
-    start(stack, kafka, 26)
+    (stack.dir / "learn.conf").write_text("")
+    start(stack, kafka, 26, config=stack.dir / "learn.conf", train__max_epochs=1000)
     clients = Clients(stack)
     stack.wait("a version serves", 150, lambda: live(stack) >= 1, "learn")
     clients.stop()
@@ -215,3 +217,26 @@ def test_metrics_of_the_daemon(stack, kafka):
     text = client.get(stack.address, "/metrics")[1]
     for name in ("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"):
         assert name in text, text[:3000]
+    check_pace(stack)
+
+
+def check_pace(stack):
+    """An objective that nothing can meet, taken up while it runs: the learner pauses for as long as somebody is served and says why;
+    then it goes on. It is in its status and in the daemon's metrics."""
+    def pace():
+        return stack.status("learn").get("pace", {})
+
+    assert pace()["state"] == "full" and "no objective" in pace()["why"], pace()
+    (stack.dir / "learn.conf").write_text("[slo]\ntpot_p95_ms = 0.001\n")
+    stack.children["learn"].signal(signal.SIGHUP)
+    clients = Clients(stack)
+    stack.wait("learning pauses", 30, lambda: pace()["state"] == "paused", "learn")
+    assert "P95" in pace()["why"] and pace()["tpot_p95_ms"] > pace()["objective_ms"] > 0, pace()
+    step = stack.status("learn")["step"]
+    assert poll(5, lambda: 'redraft_learn_pace_state{state="paused"} 1' in client.get(stack.metrics, "/metrics")[1])
+    assert stack.status("learn")["step"] <= step + 1 or pace()["state"] != "paused"
+    clients.stop()
+    stack.wait("learning goes on", 30, lambda: pace()["state"] == "full" and "nobody" in pace()["why"], "learn")
+    stack.wait("steps are taken", 30, lambda: stack.status("learn")["step"] > step + 1, "learn")
+    text = client.get(stack.metrics, "/metrics")[1]
+    assert 'redraft_learn_left_out{reason="scale"} 0' in text and "redraft_learn_steps " in text, text[-3000:]

@@ -137,7 +137,7 @@ static struct learner_options options(const struct world *w, const char *state)
 			  .beta2 = (real)0.999, .eps = (real)1e-8, .clip = (real)0.5, .muon_momentum = (real)0.95, .warmup_steps = 5},
 		.draft_vocab = 48, .max_rows = 24, .max_epochs = 2, .queue_max = 6, .heldout_max = 4, .heldout_domain_max = 3,
 		.prompt_rows = true, .auto_init = true, .replay_share = 0.3, .init_min_tokens = 150, .pool_bytes = 220000, .segment_bytes = 40000,
-		.replay_wait_ms = 1, .history_rows = 16, .dedup = true, .ema = w->muon ? 0.9 : 0, .max_scale = 8, .tenant_share = 1,
+		.replay_wait_ms = 1, .history_rows = 16, .dedup = true, .ema = w->muon ? 0.9 : 0, .anchor = w->muon ? 0.01 : 0, .max_scale = 8, .tenant_share = 1,
 		.tenant_window = 1000, .request_rows = 100000, .spike = 3,
 	};
 }
@@ -236,7 +236,7 @@ static int life(struct world *w, const char *state, uint64_t seed, int passes, i
 		else if (!r && *l->pending.name && !l->pending.version && u < 40)
 			r = entry_or(l, J_SUBMITTED, accept_candidate(w, l->pending.name, (uint32_t)l->published_step + 1), "", &e);
 		else if (!r && l->pending.version && u < 8)
-			r = entry_or(l, J_VERDICT, l->pending.version, "rejected: test", &e);
+			r = entry_or(l, J_VERDICT, l->pending.version, u & 1 ? "rejected: test" : "accepted: test", &e);
 		else if (!r && l->pending.version && u > 96)
 			r = learner_rebase(l, l->pending.version, &e);
 		if (!r && u >= 40 && u < 65)
@@ -311,7 +311,7 @@ static void killed(bool muon, bool disk, int ranks)
 	struct learner_counts na, nb;
 	uint64_t seed = 31337;
 	int lives = 0, kills = 0, rc = 1, wanted = getenv("REDRAFT_KILLS") ? atoi(getenv("REDRAFT_KILLS")) : 30;
-	world_init(&w, wanted > 30 ? 2 * wanted : wanted);
+	world_init(&w, wanted > 30 ? 5 * wanted / 2 : wanted);
 	w.muon = muon;
 	w.ranks = ranks;
 	(void)snprintf(state, sizeof state, "%s/killed", w.dir);
