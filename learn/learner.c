@@ -103,9 +103,10 @@ static int settle(struct learner *l)
 		return 0;
 	if (!w)
 		return -ENOMEM;
-	for (size_t i = 0; l->anchor && i < N; i++)
+	bool pull = l->anchor && l->anchored;
+	for (size_t i = 0; pull && i < N; i++)
 		w[i] += (real)l->o.anchor * (l->anchor[i] - w[i]);
-	if (l->anchor)
+	if (pull)
 		l->o.kind->params_changed(l->t);
 	double n = (double)++l->averaged, decay = l->o.ema < n / (n + 10) ? l->o.ema : n / (n + 10);
 	for (size_t i = 0; l->average && i < N; i++)
@@ -271,6 +272,7 @@ static int apply_init(struct learner *l, const struct journal_entry *x, struct e
 		r = learner_set_draft(l, &c, d2t, w, NULL, e);
 	}
 	l->base = 0;
+	l->anchored = false;
 	free(d2t);
 	free(w);
 	return r;
@@ -288,6 +290,7 @@ static int apply_rebase(struct learner *l, const struct journal_entry *x, struct
 		r = learner_set_draft(l, &d.file, d.d2t, d.w, NULL, e);
 	if (!r) {
 		l->base = x->version;
+		l->anchored = true;
 		l->pending.left = *l->pending.name;
 	}
 	draft_done(&d);
@@ -377,6 +380,7 @@ static int apply_verdict(struct learner *l, const struct journal_entry *x)
 		if (!w)
 			return -ENOMEM;
 		memcpy(l->anchor, w, l->o.kind->n_params(l->t) * sizeof *w);
+		l->anchored = true;
 	}
 	rules_verdict(&l->rules, x->version, strncmp(x->text, "quarantined", 11) == 0);
 	return 0;

@@ -215,7 +215,7 @@ static json_t *counts_json(const struct learner_counts *n)
 static json_t *state_json(struct learner *l, const char *draft_json, int64_t trainer_step)
 {
 	struct pool_where w = pool_where(l->pool);
-	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:b,s:O?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s:o,s:[If],s:I}",
+	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:b,s:O?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s:o,s:[If],s:I,s:b}",
 			 "schema", 1, "target_fp", l->fz->target_fp, "config", l->config, "journal", (json_int_t)journal_end(l->journal), "step",
 			 (json_int_t)l->step, "cur_run", (json_int_t)l->cur_run, "cur_row", l->cur_row, "base", (json_int_t)l->base, "paused",
 			 l->paused, "drift", (json_int_t)l->drift, "counted", (json_int_t)l->counted, "pool", (json_int_t)w.first,
@@ -224,7 +224,7 @@ static json_t *state_json(struct learner *l, const char *draft_json, int64_t tra
 			 (json_int_t)trainer_step, "published_step", (json_int_t)l->published_step, "means", l->loss_mean, l->acc_mean, "turn",
 			 l->turn, "cursors", cursors_json(l), "runs", runs_json(l), "join", join_to_json(&l->join), "counts", counts_json(&l->n),
 			 "last_bad", l->last_bad, "aside", l->aside_files, (int)l->aside_bytes, "rules", rules_to_json(&l->rules), "usual_loss",
-			 (json_int_t)l->losses, l->usual_loss, "averaged", (json_int_t)l->averaged);
+			 (json_int_t)l->losses, l->usual_loss, "averaged", (json_int_t)l->averaged, "anchored", (int)l->anchored);
 }
 
 int learner_checkpoint(struct learner *l, struct errtext *e)
@@ -332,14 +332,14 @@ static int restore_state(struct learner *l, const struct checkpoint *c, int64_t 
 	double usual = 0;
 	const char *fp, *config, *cluster, *draft, *name, *sha, *last_bad;
 	json_t *cut = NULL, *cursors, *runs, *join, *counts, *rules = NULL;
-	int paused, left = 0, aside_bytes;
-	if (json_unpack(c->state, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s?b,s?o},s:I,s:I,s:[FF],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s?o,s?[IF],s?I}",
+	int paused, left = 0, aside_bytes, anchored = 0;
+	if (json_unpack(c->state, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s?b,s?o},s:I,s:I,s:[FF],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s?o,s?[IF],s?I,s?b}",
 			"target_fp", &fp, "config", &config, "journal", &journal, "step", &step, "cur_run", &cur_run, "cur_row", &l->cur_row,
 			"base", &base, "paused", &paused, "drift", &drift, "counted", &counted, "pool", &first, &segment, &offset, "cluster",
 			&cluster, "draft", &draft, "pending", "name", &name, "sha", &sha, "version", &version, "left", &left, "cut", &cut, "trainer_step",
 			&trainer_step, "published_step", &published, "means", &l->loss_mean, &l->acc_mean, "turn", &l->turn, "cursors", &cursors,
 			"runs", &runs, "join", &join, "counts", &counts, "last_bad", &last_bad, "aside", &l->aside_files, &aside_bytes,
-			"rules", &rules, "usual_loss", &losses, &usual, "averaged", &averaged))
+			"rules", &rules, "usual_loss", &losses, &usual, "averaged", &averaged, "anchored", &anchored))
 		return errtext_set(e, -EINVAL, "checkpoint: its state cannot be read");
 	if (strcmp(fp, l->fz->target_fp) != 0)
 		return errtext_set(e, -EINVAL, "state_dir belongs to target %.12s, this is %.12s: use another state_dir", fp, l->fz->target_fp);
@@ -385,6 +385,7 @@ static int restore_state(struct learner *l, const struct checkpoint *c, int64_t 
 		if (!r && l->o.kind->n_state(l->t) != c->n_moments)
 			r = errtext_set(e, -EINVAL, "checkpoint: the optimizer state has another size");
 	}
+	l->anchored = anchored;
 	l->losses = losses;
 	l->usual_loss = usual;
 	*ret_journal = journal;
