@@ -64,7 +64,7 @@ static void act_compared(void *arg, int r, json_t *params, const char *error)
 		act_found_decay(a, (long long)version, served, replayed, requests);
 }
 
-static void act_compare(struct act *a)
+void act_compare(struct act *a)
 {
 	json_t *p;
 

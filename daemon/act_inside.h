@@ -17,6 +17,13 @@ struct act_message { /* to the learner, in order */
 	json_t *params; /* owned */
 };
 
+struct act_collapse { /* of the live version */
+	uint32_t version, back_to;
+	double gate_al, seen_al;
+	uint64_t again_us;
+	bool asking;
+};
+
 struct act_evaluation { /* the one that is running */
 	uint32_t id, version, against;
 	uint64_t started_us;
@@ -56,6 +63,7 @@ struct act {
 	int n_outbox;
 	bool sending;
 	struct act_evaluation eval;
+	struct act_collapse collapse;
 	struct act_submission sub;
 	int drift;           /* level last told to the learner; -1: none yet, and it may remember one of an earlier life */
 	bool comparing;      /* a comparison of served and replayed is out */
@@ -74,6 +82,7 @@ void act_look(struct act *a); /* at the server, unless one is out */
 void act_load(struct act *a, const struct ro_action *x);
 void act_activate(struct act *a, const struct ro_action *x);
 void act_canary_call(struct act *a, const struct ro_action *x);
+void act_compare(struct act *a); /* served against replayed, unless one is out */
 void act_alarm(struct act *a, const char *text);
 void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against);
 void act_ask_learner(struct act *a);

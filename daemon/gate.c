@@ -10,15 +10,17 @@
  * does not depend on the order of the requests. (Waudby-Smith and Ramdas,
  * "Estimating means of bounded random variables by betting".)
  *
- * A domain that is worse beyond doubt vetoes: its bound is taken at alpha divided by
- * the number of domains.
+ * A domain or context length that is worse beyond doubt vetoes: its bound is taken at alpha divided by
+ * their number.
  */
 #include "daemon/gate.h"
+#include <stdbool.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const double gate_stakes[] = {0.3, 0.6, 0.9};
+static const double gate_looks_worse = 0.05; /* of live's accept length */
 enum { GATE_N_STAKES = sizeof gate_stakes / sizeof *gate_stakes };
 
 double gate_evidence(const double *x, int n, double m)
@@ -72,6 +74,9 @@ int gate_read_pairs(const json_t *pairs, struct gate_pair *ret, int max, struct 
 			return errtext_set(e, -EINVAL, "pair %zu lacks domain, rounds, live_al or candidate_al", i);
 		snprintf(g->domain, sizeof g->domain, "%s", domain);
 		g->rounds = json_number_value(rounds);
+		g->length = -1;
+		if (json_is_integer(json_object_get(p, "context")) && json_integer_value(json_object_get(p, "context")) >= 0)
+			g->length = (int)(json_integer_value(json_object_get(p, "context")) % GATE_LENGTHS);
 		g->live_al = json_number_value(live);
 		g->candidate_al = json_number_value(candidate);
 		if (!(g->live_al >= 1 && g->live_al <= 64) || !(g->candidate_al >= 1 && g->candidate_al <= 64) ||
@@ -81,8 +86,8 @@ int gate_read_pairs(const json_t *pairs, struct gate_pair *ret, int max, struct 
 	return (int)n;
 }
 
-/* Means and bounds over the pairs of one domain (NULL = all). x: room for n. */
-static void gate_measure(const struct gate_rules *g, const struct gate_pair *p, int n, const char *domain, double alpha,
+/* Means and bounds over the pairs of one domain (NULL = all) or one length (-1 = all). x: room for n. */
+static void gate_measure(const struct gate_rules *g, const struct gate_pair *p, int n, const char *domain, int length, double alpha,
 			 double *x, struct gate_domain *ret)
 {
 	double live = 0, candidate = 0, sum = 0;
@@ -91,7 +96,7 @@ static void gate_measure(const struct gate_rules *g, const struct gate_pair *p, 
 	for (int i = 0; i < n; i++) {
 		double d = (p[i].candidate_al - p[i].live_al) / g->clip;
 
-		if (domain && strcmp(domain, p[i].domain))
+		if ((domain && strcmp(domain, p[i].domain)) || (length >= 0 && length != p[i].length))
 			continue;
 		live += p[i].live_al;
 		candidate += p[i].candidate_al;
@@ -99,7 +104,10 @@ static void gate_measure(const struct gate_rules *g, const struct gate_pair *p, 
 		sum += x[k++];
 	}
 	*ret = (struct gate_domain){.requests = k};
-	snprintf(ret->domain, sizeof ret->domain, "%s", domain ? domain : "");
+	if (length >= 0)
+		snprintf(ret->domain, sizeof ret->domain, "context %d", length);
+	else
+		snprintf(ret->domain, sizeof ret->domain, "%s", domain ? domain : "");
 	if (!k)
 		return;
 	ret->live_al = live / k;
@@ -150,10 +158,55 @@ static void gate_first(const struct gate_rules *g, struct gate_verdict *v)
 			 v->all.candidate_al, v->all.requests, g->first_min_al);
 }
 
-void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, uint32_t live, struct gate_verdict *ret)
+static int gate_count_lengths(const struct gate_pair *p, int n, int lengths[static GATE_LENGTHS])
+{
+	bool seen[GATE_LENGTHS] = {false};
+	int k = 0;
+
+	for (int i = 0; i < n; i++)
+		if (p[i].length >= 0)
+			seen[p[i].length] = true;
+	for (int i = 0; i < GATE_LENGTHS; i++)
+		if (seen[i])
+			lengths[k++] = i;
+	return k;
+}
+
+static void gate_measure_all(const struct gate_rules *g, const struct gate_pair *p, int n, double *x, struct gate_verdict *v)
 {
 	char names[GATE_MAX_DOMAINS][32];
-	const struct gate_domain *worse = NULL, *d;
+	int lengths[GATE_LENGTHS];
+	double alpha;
+
+	v->n_domains = gate_domains(p, n, names);
+	v->n_lengths = gate_count_lengths(p, n, lengths);
+	alpha = g->alpha / (v->n_domains + v->n_lengths);
+	gate_measure(g, p, n, NULL, -1, g->alpha, x, &v->all);
+	for (int i = 0; i < v->n_domains; i++)
+		gate_measure(g, p, n, names[i], -1, alpha, x, &v->domains[i]);
+	for (int i = 0; i < v->n_lengths; i++)
+		gate_measure(g, p, n, NULL, lengths[i], alpha, x, &v->lengths[i]);
+}
+
+/* The part of the traffic that is surely worse, and the one that looks worst; NULL: none. */
+static void gate_worst(const struct gate_verdict *v, const struct gate_domain **ret_worse, const struct gate_domain **ret_looks)
+{
+	*ret_worse = *ret_looks = NULL;
+	for (int i = 0; i < v->n_domains + v->n_lengths; i++) {
+		const struct gate_domain *d = i < v->n_domains ? &v->domains[i] : &v->lengths[i - v->n_domains];
+
+		if (d->requests < GATE_DOMAIN_MIN)
+			continue;
+		if (d->upper < 0 && (!*ret_worse || d->difference < (*ret_worse)->difference))
+			*ret_worse = d;
+		if (d->difference < -gate_looks_worse * d->live_al && (!*ret_looks || d->difference < (*ret_looks)->difference))
+			*ret_looks = d;
+	}
+}
+
+void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, uint32_t live, struct gate_verdict *ret)
+{
+	const struct gate_domain *worse, *looks, *d = &ret->all;
 	double *x = n ? malloc((size_t)n * sizeof *x) : NULL;
 
 	*ret = (struct gate_verdict){.outcome = GATE_UNDECIDED};
@@ -161,16 +214,9 @@ void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, u
 		gate_say(ret, GATE_UNDECIDED, "no held-out requests yet");
 		return;
 	}
-	ret->n_domains = gate_domains(p, n, names);
-	gate_measure(g, p, n, NULL, g->alpha, x, &ret->all);
-	for (int i = 0; i < ret->n_domains; i++) {
-		gate_measure(g, p, n, names[i], g->alpha / ret->n_domains, x, &ret->domains[i]);
-		d = &ret->domains[i];
-		if (d->requests >= GATE_DOMAIN_MIN && d->upper < 0 && (!worse || d->difference < worse->difference))
-			worse = d;
-	}
+	gate_measure_all(g, p, n, x, ret);
 	free(x);
-	d = &ret->all;
+	gate_worst(ret, &worse, &looks);
 	if (n < g->min_requests)
 		gate_say(ret, GATE_UNDECIDED, "%d held-out requests of the %lld needed", n, (long long)g->min_requests);
 	else if (!live)
@@ -181,7 +227,13 @@ void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, u
 	else if (worse)
 		gate_say(ret, GATE_REJECT, "domain %s worse: accept length %.3f against %.3f on %d requests", worse->domain,
 			 worse->candidate_al, worse->live_al, worse->requests);
-	else if (d->lower > -g->margin)
+	else if (g->min_gain > 0 && d->upper < g->min_gain)
+		gate_say(ret, GATE_REJECT, "accept length %.3f against %.3f on %d requests: better by at most %.3f, not worth a switch",
+			 d->candidate_al, d->live_al, n, d->upper);
+	else if (looks)
+		gate_say(ret, GATE_UNDECIDED, "domain %s looks worse: accept length %.3f against %.3f on %d requests", looks->domain,
+			 looks->candidate_al, looks->live_al, looks->requests);
+	else if (d->lower > -g->margin && d->difference >= g->min_gain)
 		gate_say(ret, GATE_ACCEPT, "accept length %.3f against %.3f on %d requests: %s %.3f", d->candidate_al, d->live_al, n,
 			 d->lower > 0 ? "better by at least" : "worse by at most", fabs(d->lower));
 	else
@@ -198,15 +250,18 @@ static json_t *gate_domain_json(const struct gate_domain *d)
 json_t *gate_json(const struct gate_rules *g, const struct gate_verdict *v)
 {
 	static const char *const names[] = {"accepted", "rejected", "undecided"};
-	json_t *domains = json_object(), *j = gate_domain_json(&v->all);
+	json_t *domains = json_object(), *lengths = json_object(), *j = gate_domain_json(&v->all);
 
 	for (int i = 0; domains && i < v->n_domains; i++) /* a name that is not UTF-8 cannot come out of JSON */
 		(void)json_object_set_new(domains, v->domains[i].domain, gate_domain_json(&v->domains[i]));
+	for (int i = 0; lengths && i < v->n_lengths; i++)
+		(void)json_object_set_new(lengths, v->lengths[i].domain, gate_domain_json(&v->lengths[i]));
 	if (!j || !domains || json_object_set_new(j, "verdict", json_string(names[v->outcome])) < 0 ||
 	    json_object_set_new(j, "reason", json_string(v->reason)) < 0 ||
 	    json_object_set_new(j, "alpha", json_real(g->alpha)) < 0 ||
 	    json_object_set_new(j, "clip", json_real(g->clip)) < 0 ||
-	    json_object_set_new(j, "margin", json_real(g->margin)) < 0 || json_object_set_new(j, "domains", domains) < 0) {
+	    json_object_set_new(j, "margin", json_real(g->margin)) < 0 || json_object_set_new(j, "domains", domains) < 0 ||
+	    json_object_set_new(j, "lengths", lengths) < 0) {
 		json_decref(j);
 		return NULL;
 	}

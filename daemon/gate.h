@@ -6,6 +6,9 @@
  * at once, so the gate may look as often as it likes and stop when it has seen
  * enough; no distribution is assumed. gate.c derives it.
  *
+ * A domain or a context length that is surely worse refuses the candidate, whatever it gains elsewhere; one that merely looks worse
+ * by more than a twentieth keeps it undecided until there is more to go by. tests/bench/gate_sim.c measures both.
+ *
  * Pure functions; no clock, no sockets.
  */
 #pragma once
@@ -13,7 +16,7 @@
 #include <stdint.h>
 #include "daemon/base/err.h"
 
-enum { GATE_MAX_PAIRS = 4096, GATE_MAX_DOMAINS = 16, GATE_DOMAIN_MIN = 4 };
+enum { GATE_MAX_PAIRS = 4096, GATE_MAX_DOMAINS = 16, GATE_LENGTHS = 8, GATE_DOMAIN_MIN = 4 };
 
 struct gate_rules {
 	int64_t min_requests; /* fewer: undecided */
@@ -21,10 +24,12 @@ struct gate_rules {
 	double clip;          /* accept length; differences beyond count as this much */
 	double margin;        /* accept length; 0: must be better; above: not worse by more than this is enough */
 	double first_min_al;  /* nothing live: accepted from this accept length on */
+	double min_gain;      /* accept length; a candidate that gains less is not worth a switch */
 };
 
 struct gate_pair {
 	char domain[32];
+	int length; /* context bucket as in round.h, 0..7; -1: not said */
 	double rounds, live_al, candidate_al;
 };
 
@@ -41,6 +46,8 @@ struct gate_verdict {
 	struct gate_domain all; /* domain "" */
 	int n_domains;
 	struct gate_domain domains[GATE_MAX_DOMAINS];
+	int n_lengths;
+	struct gate_domain lengths[GATE_LENGTHS]; /* domain: "context 3" */
 	char reason[160]; /* one sentence */
 };
 

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 #include "daemon/act_canary.h"
+#include "daemon/act_collapse.h"
 #include "daemon/admin.h"
 #include "daemon/audit.h"
 #include "daemon/base/conf.h"
@@ -32,7 +33,7 @@ struct redraftd_conf {
 	double interval_s, first_min_al, alpha, clip, margin, max_wait_s, retry_s;
 	int64_t min_requests, gate_k, keep, rejects, canary_requests;
 	char *canary_steps, *freeze;
-	double max_age_s, step_s, canary_alpha, canary_drop, canary_tail, canary_lost, store_max_age_s, store_min_free;
+	double min_gain, max_age_s, step_s, canary_alpha, canary_drop, canary_tail, canary_lost, store_max_age_s, store_min_free;
 	int log_level;
 };
 
@@ -75,6 +76,7 @@ static const struct conf_entry redraftd_entries[] = {
 	{"gate.alpha", CONF_REAL, F(alpha), "0.05", 0.000001, 0.5, NULL, true, "", "How often a candidate that is no better may pass, however often the gate looks."},
 	{"gate.clip", CONF_REAL, F(clip), "0.5", 0.01, 16, NULL, true, "tok", "Differences of one request beyond this count as this much."},
 	{"gate.margin", CONF_REAL, F(margin), "0", 0, 16, NULL, true, "tok", "0: a candidate must be better; above: surely not worse by more than this is enough, though one surely worse is refused."},
+	{"gate.min_gain", CONF_REAL, F(min_gain), "0", 0, 16, NULL, true, "tok", "Accept length that a candidate must gain to be worth a switch."},
 	{"gate.max_wait_s", CONF_REAL, F(max_wait_s), "0", 0, 604800, NULL, true, "s", "A candidate undecided for longer is superseded; 0: rollout.interval_s, at least 20."},
 	{"gate.retry_s", CONF_REAL, F(retry_s), "5", 0.05, 3600, NULL, true, "s",
 	 "Time between two looks at an undecided candidate; never more than a quarter of the learner's time."},
@@ -131,7 +133,8 @@ static int redraftd_options(const struct redraftd_conf *c, struct act_options *r
 		.store = c->store,
 		.serve_socket = c->serve_socket,
 		.learn_socket = c->learn_socket,
-		.gate = {.min_requests = c->min_requests, .alpha = c->alpha, .clip = c->clip, .margin = c->margin, .first_min_al = c->first_min_al},
+		.gate = {.min_requests = c->min_requests, .alpha = c->alpha, .clip = c->clip, .margin = c->margin, .first_min_al = c->first_min_al,
+			 .min_gain = c->min_gain},
 		.rules = {.interval_us = redraftd_us(c->interval_s), .max_wait_us = redraftd_us(wait_s),
 			  .retry_us = redraftd_us(c->retry_s), .rejects_to_rebase = (int)c->rejects,
 			  .max_age_us = redraftd_us(c->max_age_s), .step_us = redraftd_us(c->step_s)},
@@ -165,6 +168,7 @@ static void redraftd_second(void *arg)
 
 	act_drift(d->act, level, drift);
 	act_canary(d->act, d->watch);
+	act_collapse(d->act, d->watch);
 	while (watch_said(d->watch, text, sizeof text)) {
 		log_warn("%s", text);
 		news_say(d->news, "kafka", act_rollout(d->act)->s.live, "%s", text);

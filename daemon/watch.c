@@ -223,6 +223,26 @@ enum canary_outcome watch_canary(struct watch *w, uint32_t version, uint32_t liv
 	return out;
 }
 
+double watch_recent_al(struct watch *w, uint32_t version, int *ret_requests)
+{
+	double rounds = 0, accepted = 0;
+
+	*ret_requests = 0;
+	pthread_mutex_lock(&w->lock);
+	for (int i = 0; i < w->n_domains; i++)
+		for (int j = 0; j < WATCH_VERSIONS; j++) {
+			const struct watch_cell *c = &w->domain[i].cell[j];
+
+			for (int k = 0; c->used && c->version == version && k < WATCH_RECENT; k++) {
+				rounds += c->ring_rounds[k];
+				accepted += c->ring_accepted[k];
+				*ret_requests += c->ring_rounds[k] > 0;
+			}
+		}
+	pthread_mutex_unlock(&w->lock);
+	return rounds > 0 ? 1 + accepted / rounds : NAN;
+}
+
 void watch_canary_stop(struct watch *w)
 {
 	pthread_mutex_lock(&w->lock);

@@ -39,4 +39,6 @@ bool watch_said(struct watch *w, char *ret, size_t size);
 enum canary_outcome watch_canary(struct watch *w, uint32_t version, uint32_t live, const struct canary_rules *rules, bool proven,
 				 char ret_text[static CANARY_TEXT]);
 void watch_canary_stop(struct watch *w);
+/* Accept length of a version over the last requests of all domains, and how many those are (64 a domain at most); NaN: none. */
+double watch_recent_al(struct watch *w, uint32_t version, int *ret_requests);
 int MUSTCHECK watch_print(struct watch *w, struct buf *out); /* for /metrics */

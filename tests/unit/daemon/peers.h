@@ -29,7 +29,7 @@ struct peers {
 	int n_verdicts, n_evaluations, n_pauses, n_resumes, n_canaries;
 	uint32_t rebased;
 	int pairs;      /* -1: NotEnough */
-	double gain;
+	double gain, back_gain; /* of candidates; of an older version against live */
 };
 
 static bool peers_has(const struct peers *p, uint32_t version)
@@ -168,13 +168,14 @@ static void peers_evaluate(void *ctx, struct rpc_call *call, json_t *params)
 {
 	struct peers *p = ctx;
 	bool plain = !json_integer_value(json_object_get(params, "live"));
+	bool back = json_integer_value(json_object_get(params, "candidate")) < json_integer_value(json_object_get(params, "live"));
 	json_t *list = json_array();
 
 	pthread_mutex_lock(&p->lock);
 	p->n_evaluations++;
 	for (int i = 0; i < p->pairs; i++)
 		json_array_append_new(list, json_pack("{s:s, s:i, s:f, s:f}", "domain", i % 2 ? "tools" : "code", "rounds", 20, "live_al",
-						      plain ? 1.0 : 1.4, "candidate_al", (plain ? 1.3 : 1.4) + p->gain));
+						      plain ? 1.0 : 1.4, "candidate_al", (plain ? 1.3 : 1.4) + (back ? p->back_gain : p->gain)));
 	if (p->pairs < 0) {
 		json_decref(list);
 		rpc_error(call, "io.redraft.NotEnough", "nothing is held out");

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 #include "daemon/act_canary.h"
+#include "daemon/act_collapse.h"
 #include "daemon/act_inside.h"
 #include "daemon/admin.h"
 #include "daemon/base/clock.h"
@@ -43,6 +44,7 @@ static void daemon_second(void *arg)
 {
 	(void)arg;
 	act_canary(d.act, d.watch);
+	act_collapse(d.act, d.watch);
 	loop_timer_set(d.second, 20000);
 }
 
@@ -673,6 +675,51 @@ static void an_alarm_holds_until_release(void **state)
 	assert_string_equal(act_decay(d.act), "");
 }
 
+/* Accepted at under a quarter of its gate: rolled back when the one before does better on the same requests, or under an alarm; the traffic's
+ * fall alone moves nothing. */
+static void a_collapse_goes_back_where_that_helps(void **state)
+{
+	(void)state;
+	for (int alarm = 0; alarm < 2; alarm++) {
+		teardown(state);
+		setup(state);
+		peers.back_gain = alarm ? -0.1 : 0.3; /* gate: 1.7 */
+		both_on();
+		daemon_start();
+		live_up_to(2);
+		WAIT_FOR(access(fixture_path("store/versions/2/verdict.json"), F_OK) == 0);
+		served(2, 3, 64);
+		usleep(150000);
+		assert_int_equal(field("live"), 2);
+		if (alarm) {
+			daemon_stop();
+			daemon_build();
+			act_alarm(d.act, "decay");
+			assert_int_equal(pthread_create(&d.thread, NULL, daemon_run, NULL), 0);
+			d.running = true;
+			WAIT_FOR(peers.n_pauses == 1);
+		}
+		served(2, 0, 64);
+		WAIT_FOR(field("live") == 1);
+		assert_int_equal(peers.live, 1);
+		assert_string_equal(peers.source, "daemon");
+		assert_true(state_is(2, "quarantined"));
+		WAIT_FOR(peers.rebased == 1);
+	}
+	teardown(state);
+	setup(state);
+	peers.back_gain = -0.1;
+	both_on();
+	daemon_start();
+	live_up_to(2);
+	WAIT_FOR(access(fixture_path("store/versions/2/verdict.json"), F_OK) == 0);
+	int n = peers.n_evaluations;
+	served(2, 0, 64);
+	WAIT_FOR(peers.n_evaluations > n);
+	usleep(150000);
+	assert_int_equal(field("live"), 2); /* the one before is no better: it is the traffic */
+}
+
 /* Killed when a share of the traffic has moved and the state does not know: it is ended, and begun anew. */
 static void a_crash_in_a_canary_converges(void **state)
 {
@@ -712,7 +759,7 @@ int main(void)
 		T(a_retry_is_harmless), T(rollback_while_loading), T(rollback_loads_what_is_not_there),
 		T(a_full_disk_does_not_stop_rollback), T(nobody_is_there), T(status_socket_only_reads), T(pin_and_promote),
 		T(a_restart_goes_on), T(an_override_is_taken_over), T(crashes_converge),
-		T(a_canary_is_judged_by_what_it_serves), T(an_alarm_holds_until_release), T(a_crash_in_a_canary_converges),
+		T(a_canary_is_judged_by_what_it_serves), T(an_alarm_holds_until_release), T(a_crash_in_a_canary_converges), T(a_collapse_goes_back_where_that_helps),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -243,10 +243,47 @@ static void json(void **state)
 	json_decref(j);
 }
 
+static void lengths_looks_and_least_gain(void **state)
+{
+	struct gate_rules least = rules;
+	struct gate_pair p[200];
+	struct gate_verdict v;
+	struct errtext e;
+
+	(void)state;
+	for (int i = 0; i < 200; i++) { /* better by 0.06 but at length 3, where it is worse by 0.2 */
+		p[i] = (struct gate_pair){.domain = "d", .length = i % 10 ? 0 : 3, .rounds = 20, .live_al = 1.5, .candidate_al = 1.5 + (i % 10 ? 0.06 : -0.2) + 0.02 * normal()};
+	}
+	gate_decide(&rules, p, 200, 1, &v);
+	assert_int_equal(v.outcome, GATE_REJECT);
+	assert_non_null(strstr(v.reason, "context 3 worse"));
+	assert_int_equal(v.n_lengths, 2);
+	gate_decide(&rules, p, 60, 1, &v); /* six requests at that length: not sure, and not passed over */
+	assert_int_equal(v.outcome, GATE_UNDECIDED);
+	assert_non_null(strstr(v.reason, "context 3 looks worse"));
+	for (int i = 0; i < 200; i++)
+		p[i].candidate_al = 1.56 + 0.02 * normal();
+	gate_decide(&rules, p, 200, 1, &v);
+	assert_int_equal(v.outcome, GATE_ACCEPT);
+	least.min_gain = 0.15;
+	gate_decide(&least, p, 200, 1, &v);
+	assert_int_equal(v.outcome, GATE_REJECT);
+	assert_non_null(strstr(v.reason, "not worth a switch"));
+	least.min_gain = 0.05;
+	gate_decide(&least, p, 200, 1, &v);
+	assert_int_equal(v.outcome, GATE_ACCEPT);
+	json_t *j = json_pack("[{s:s, s:i, s:i, s:f, s:f}, {s:s, s:i, s:f, s:f}]", "domain", "d", "context", 5, "rounds", 3, "live_al", 1.0, "candidate_al", 1.0, "domain", "d",
+			      "rounds", 3, "live_al", 1.0, "candidate_al", 1.0);
+	assert_int_equal(gate_read_pairs(j, p, 200, &e), 2);
+	assert_int_equal(p[0].length, 5);
+	assert_int_equal(p[1].length, -1);
+	json_decref(j);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bounds_by_hand), cmocka_unit_test(the_order_is_no_matter), cmocka_unit_test(decisions),
+		cmocka_unit_test(lengths_looks_and_least_gain), cmocka_unit_test(bounds_by_hand), cmocka_unit_test(the_order_is_no_matter), cmocka_unit_test(decisions),
 		cmocka_unit_test(the_first_version_must_pay), cmocka_unit_test(replies_are_checked), cmocka_unit_test(json),
 		cmocka_unit_test(a_consistent_gain_is_seen), cmocka_unit_test(false_acceptances_are_rare),
 	};

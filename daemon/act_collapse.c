@@ -1,0 +1,101 @@
+/* A live version that is accepted at under a quarter of what its gate saw.
+ *
+ * That alone may be the traffic, and then going back would help nobody (contracts.md "Gate and what follows"). So one of two
+ * things has to be seen as well: an alarm stands (served and replayed differ, or the probes moved), or the learner, asked to replay
+ * both on the newest held-out requests, finds the version before it surely better. Then it is rolled back at once, by
+ * nobody's word. Both are looked for when the collapse is seen, and again every minute while it lasts.
+ */
+#include "daemon/act_collapse.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/act_inside.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/base/rpc.h"
+#include "daemon/watch.h"
+
+enum { COLLAPSE_REQUESTS = 32, EVALUATE_MS = 600000 };
+static const double collapse_share = 0.25;
+static const uint64_t again_us = 60000000;
+
+/* Accept length of the live version as its gate saw it; 0: no gate saw it (an operator's word, a history that is lost). */
+static double gate_al(struct act *a)
+{
+	struct act_collapse *c = &a->collapse;
+	json_t *verdict;
+
+	if (c->version == a->r.s.live)
+		return c->gate_al;
+	verdict = store_read_json(a->store, a->r.s.live, "verdict.json");
+	*c = (struct act_collapse){.version = a->r.s.live, .gate_al = json_number_value(json_object_get(verdict, "candidate_al")), .asking = c->asking};
+	json_decref(verdict);
+	return c->gate_al;
+}
+
+static void go_back(struct act *a, const char *because)
+{
+	struct act_collapse *c = &a->collapse;
+	char text[RO_TEXT];
+
+	snprintf(text, sizeof text, "accept length %.2f, %.2f at its gate, and %.90s", c->seen_al, c->gate_al, because);
+	log_error("version %u: %s; going back", c->version, text);
+	act_event(a, &(struct ro_event){.kind = RO_COLLAPSED, .version = c->version, .text = text});
+}
+
+/* The version before on the same requests: is it surely better? */
+static void replayed(void *arg, int r, json_t *params, const char *error)
+{
+	struct act *a = arg;
+	struct gate_pair *pairs = malloc(GATE_MAX_PAIRS * sizeof *pairs);
+	struct gate_verdict v;
+	struct errtext e;
+	char because[96];
+	int n = r || !pairs ? -1 : gate_read_pairs(json_object_get(params, "pairs"), pairs, GATE_MAX_PAIRS, &e);
+
+	a->collapse.asking = false;
+	if (n > 0 && a->collapse.version == a->r.s.live && a->collapse.back_to == rollout_back_to(&a->r)) {
+		gate_decide(&a->o.gate, pairs, n, a->r.s.live, &v);
+		if (v.all.lower > 0) {
+			snprintf(because, sizeof because, "version %u gives %.2f where it gives %.2f, on %d requests", a->collapse.back_to,
+				 v.all.candidate_al, v.all.live_al, n);
+			go_back(a, because);
+		}
+	} else if (r) {
+		log_debug("replay of the version before: %s", error ? error : "no answer");
+	}
+	free(pairs);
+}
+
+static void ask(struct act *a)
+{
+	struct act_collapse *c = &a->collapse;
+	json_t *p;
+
+	act_compare(a);
+	c->back_to = rollout_back_to(&a->r);
+	if (c->asking || !a->r.learn_up || !c->back_to)
+		return;
+	p = json_pack("{s:I, s:I, s:i}", "candidate", (json_int_t)c->back_to, "live", (json_int_t)c->version, "k", a->o.gate_k);
+	c->asking = rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.Evaluate", p, EVALUATE_MS, replayed, a) == 0;
+}
+
+void act_collapse(struct act *a, struct watch *w)
+{
+	struct act_collapse *c = &a->collapse;
+	double gate = gate_al(a), al;
+	int n;
+
+	if (!a->r.s.live || a->r.op.phase != RO_IDLE || a->r.s.pin || gate <= 1 || clock_us() < c->again_us)
+		return;
+	al = watch_recent_al(w, a->r.s.live, &n);
+	if (n < COLLAPSE_REQUESTS || !(al - 1 < collapse_share * (gate - 1)))
+		return;
+	c->again_us = clock_us() + again_us;
+	c->seen_al = al;
+	log_warn("version %u is accepted at %.2f, %.2f at its gate (%d requests): is it the version?", c->version, al, gate, n);
+	if (a->r.s.alarm[0])
+		go_back(a, "an alarm stands");
+	else
+		ask(a);
+}
