@@ -30,6 +30,7 @@ OPT.release := -O2 -g
 OPT.asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 OPT.double  := -O2 -g -DREDRAFT_DOUBLE
 OPT.gpu     := -O2 -g
+OPT.faults  := -O2 -g -DREDRAFT_FAULTS# faults that a test can switch on (serve/fault.h)
 CFLAGS  := -std=gnu11 $(WARN) $(OPT.$(V)) -I. -MMD -MP -pthread -fno-math-errno -fvisibility=hidden -D_GNU_SOURCE -DREDRAFT_COMMIT='"$(COMMIT)"'
 LDFLAGS := $(filter -fsanitize%,$(OPT.$(V))) -pthread
 LIBS    := -lrdkafka -levent -levent_pthreads -ljansson -lcrypto -lzstd -lm

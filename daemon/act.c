@@ -280,6 +280,7 @@ void act_set_rules(struct act *a, const struct act_options *o)
 	a->o.freeze = o->freeze;
 	a->o.limits = o->limits;
 	a->o.min_free = o->min_free;
+	a->o.probe = o->probe;
 	rollout_set_rules(&a->r, &o->rules);
 }
 
@@ -292,6 +293,9 @@ static void act_send_away(struct act *a)
 		a->promote.answer(a->promote.arg, "io.redraft.Busy", stopping, 0);
 	for (int i = 0; i < a->n_rollback; i++)
 		a->rollback[i].answer(a->rollback[i].arg, "io.redraft.Busy", stopping, 0);
+	if (a->probe.done)
+		a->probe.done(a->probe.arg, NULL, "io.redraft.Busy", stopping);
+	a->probe.done = NULL;
 	a->promote.answer = NULL;
 	a->n_rollback = 0;
 }

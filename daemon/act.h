@@ -27,6 +27,10 @@ struct act_options {
 	struct freeze freeze;
 	struct store_limits limits; /* need_bytes is found anew each time, from min_free */
 	double min_free;            /* share of the store's file system that is kept free; 0: not looked at */
+	struct probe_rules { /* act_probe.h */
+		uint64_t every_us;   /* 0: only when asked */
+		double features, al; /* how far they may move: shares of their own size */
+	} probe;
 	int gate_k;        /* chain length of the gate */
 	uint64_t poll_us;  /* how often server and learner are looked for */
 };

@@ -80,12 +80,26 @@ static void ask(struct act *a)
 	c->asking = rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.Evaluate", p, EVALUATE_MS, replayed, a) == 0;
 }
 
+/* A draft that gives no numbers is dropped by the engine, request by request, and then there is nothing that could be compared. */
+static void lost(struct act *a, struct watch *w)
+{
+	int n, gone = watch_lost(w, a->r.s.live, &n);
+	char text[RO_TEXT];
+
+	if (a->r.s.alarm[0] || n < COLLAPSE_REQUESTS || 2 * gone < n)
+		return;
+	snprintf(text, sizeof text, "decay, not drift: %d of the last %d requests of version %u lost their draft", gone, n, a->r.s.live);
+	act_alarm(a, text);
+}
+
 void act_collapse(struct act *a, struct watch *w)
 {
 	struct act_collapse *c = &a->collapse;
 	double gate = gate_al(a), al;
 	int n;
 
+	if (a->r.s.live)
+		lost(a, w);
 	if (!a->r.s.live || a->r.op.phase != RO_IDLE || a->r.s.pin || gate <= 1 || clock_us() < c->again_us)
 		return;
 	al = watch_recent_al(w, a->r.s.live, &n);

@@ -24,6 +24,16 @@ struct act_collapse { /* of the live version */
 	bool asking;
 };
 
+struct act_probing {
+	bool running, record;
+	uint32_t version;
+	int moved;        /* times running */
+	uint64_t next_us; /* not before */
+	char weights_sha[65], prompts_sha[65];
+	void (*done)(void *arg, json_t *outcome, const char *error, const char *text); /* who asked, or NULL */
+	void *arg;
+};
+
 struct act_evaluation { /* the one that is running */
 	uint32_t id, version, against;
 	uint64_t started_us;
@@ -64,6 +74,7 @@ struct act {
 	bool sending;
 	struct act_evaluation eval;
 	struct act_collapse collapse;
+	struct act_probing probe;
 	struct act_submission sub;
 	int drift;           /* level last told to the learner; -1: none yet, and it may remember one of an earlier life */
 	bool comparing;      /* a comparison of served and replayed is out */

@@ -62,6 +62,7 @@ void admin_diff(void *ctx, struct rpc_call *call, json_t *params);
 void admin_topics(void *ctx, struct rpc_call *call, json_t *params);
 void admin_audit(void *ctx, struct rpc_call *call, json_t *params);
 void admin_job_end(struct admin *a); /* waits for it; nobody is answered */
+void admin_probe(void *ctx, struct rpc_call *call, json_t *params); /* admin_probe.c */
 /* admin_learner.c: what the learner is asked for */
 void admin_replay(void *ctx, struct rpc_call *call, json_t *params);
 void admin_purge(void *ctx, struct rpc_call *call, json_t *params);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "daemon/act_canary.h"
 #include "daemon/act_collapse.h"
+#include "daemon/act_probe.h"
 #include "daemon/admin.h"
 #include "daemon/audit.h"
 #include "daemon/base/conf.h"
@@ -33,7 +34,7 @@ struct redraftd_conf {
 	double interval_s, first_min_al, alpha, clip, margin, max_wait_s, retry_s;
 	int64_t min_requests, gate_k, keep, rejects, canary_requests;
 	char *canary_steps, *freeze;
-	double min_gain, max_age_s, step_s, canary_alpha, canary_drop, canary_tail, canary_lost, store_max_age_s, store_min_free;
+	double probe_s, probe_features, probe_al, min_gain, max_age_s, step_s, canary_alpha, canary_drop, canary_tail, canary_lost, store_max_age_s, store_min_free;
 	int log_level;
 };
 
@@ -58,6 +59,9 @@ static const struct conf_entry redraftd_entries[] = {
 	{"drift.ignore", CONF_REAL, F(drift_ignore), "0.25", 0, 4, NULL, false, "", "Falls of accept length below this many standard deviations between requests are no drift."},
 	{"drift.alarm", CONF_REAL, F(drift_alarm), "30", 1, 1e6, NULL, false, "", "Evidence of a fall, summed in standard deviations, that raises an alarm; 30: no false one in 20 simulated weeks."},
 	{"drift.warm", CONF_INT, F(drift_warm), "200", 10, 1e6, NULL, false, "", "Requests from which the level and spread of a stream are learnt."},
+	{"probe.interval_s", CONF_REAL, F(probe_s), "600", 0, 604800, NULL, true, "s", "Between two runs of the pinned probe prompts with the base draft; 0: only when asked."},
+	{"probe.features", CONF_REAL, F(probe_features), "0.02", 0.000001, 1, NULL, true, "", "Share of their size by which the probes' features may move before it is an alarm."},
+	{"probe.accept_length", CONF_REAL, F(probe_al), "0.1", 0.001, 1, NULL, true, "", "Share of itself by which the probes' accept length may move before it is an alarm."},
 	{"rollout.interval_s", CONF_REAL, F(interval_s), "3600", 0, 604800, NULL, true, "s", "Promotions at most this often, from the monotonic clock, +-5 %."},
 	{"rollout.first_min_al", CONF_REAL, F(first_min_al), "1.2", 1, 64, NULL, true, "tok", "Accept length from which a first version is accepted."},
 	{"rollout.rejects_to_rebase", CONF_INT, F(rejects), "3", 1, 1000, NULL, true, "", "Rejections running that send the learner back to the live version."},
@@ -73,7 +77,7 @@ static const struct conf_entry redraftd_entries[] = {
 	{"canary.lost", CONF_REAL, F(canary_lost), "0.05", 0, 1, NULL, true, "", "Share of requests, beyond live's, that may lose their draft half-way."},
 	{"canary.alpha", CONF_REAL, F(canary_alpha), "0.01", 0.000001, 0.5, NULL, true, "", "How often a version that does no harm may be taken back, however often it is looked at."},
 	{"gate.min_requests", CONF_INT, F(min_requests), "8", 1, 4096, NULL, true, "", "Held-out requests a verdict needs."},
-	{"gate.alpha", CONF_REAL, F(alpha), "0.05", 0.000001, 0.5, NULL, true, "", "How often a candidate that is no better may pass, however often the gate looks."},
+	{"gate.alpha", CONF_REAL, F(alpha), "0.01", 0.000001, 0.5, NULL, true, "", "How often a candidate that is no better may pass, however often the gate looks."},
 	{"gate.clip", CONF_REAL, F(clip), "0.5", 0.01, 16, NULL, true, "tok", "Differences of one request beyond this count as this much."},
 	{"gate.margin", CONF_REAL, F(margin), "0", 0, 16, NULL, true, "tok", "0: a candidate must be better; above: surely not worse by more than this is enough, though one surely worse is refused."},
 	{"gate.min_gain", CONF_REAL, F(min_gain), "0", 0, 16, NULL, true, "tok", "Accept length that a candidate must gain to be worth a switch."},
@@ -142,6 +146,7 @@ static int redraftd_options(const struct redraftd_conf *c, struct act_options *r
 			   .requests = c->canary_requests},
 		.limits = {.keep = (int)c->keep, .max_age_s = (int64_t)c->store_max_age_s},
 		.min_free = c->store_min_free,
+		.probe = {.every_us = redraftd_us(c->probe_s), .features = c->probe_features, .al = c->probe_al},
 		.gate_k = (int)c->gate_k,
 		.poll_us = 1000000,
 	};
@@ -169,6 +174,7 @@ static void redraftd_second(void *arg)
 	act_drift(d->act, level, drift);
 	act_canary(d->act, d->watch);
 	act_collapse(d->act, d->watch);
+	act_probe(d->act);
 	while (watch_said(d->watch, text, sizeof text)) {
 		log_warn("%s", text);
 		news_say(d->news, "kafka", act_rollout(d->act)->s.live, "%s", text);

@@ -67,6 +67,10 @@ void watch_take(struct watch *w, const struct round_record *r)
 	c = watch_find_cell(d, r->version);
 	c->seen = ++w->stamp;
 	c->requests++;
+	if (r->part == 0) {
+		c->lost = c->lost << 1 | !r->last;
+		c->n_first++;
+	}
 	d->requests++;
 	c->rounds += r->rounds;
 	d->rounds += r->rounds;
@@ -221,6 +225,25 @@ enum canary_outcome watch_canary(struct watch *w, uint32_t version, uint32_t liv
 	out = canary_judge(rules, &w->canary, proven, ret_text);
 	pthread_mutex_unlock(&w->lock);
 	return out;
+}
+
+int watch_lost(struct watch *w, uint32_t version, int *ret_requests)
+{
+	int lost = 0;
+
+	*ret_requests = 0;
+	pthread_mutex_lock(&w->lock);
+	for (int i = 0; i < w->n_domains; i++)
+		for (int j = 0; j < WATCH_VERSIONS; j++) {
+			const struct watch_cell *c = &w->domain[i].cell[j];
+
+			if (!c->used || c->version != version)
+				continue;
+			lost += __builtin_popcountll(c->lost);
+			*ret_requests += c->n_first < WATCH_RECENT ? c->n_first : WATCH_RECENT;
+		}
+	pthread_mutex_unlock(&w->lock);
+	return lost;
 }
 
 double watch_recent_al(struct watch *w, uint32_t version, int *ret_requests)

@@ -40,5 +40,7 @@ enum canary_outcome watch_canary(struct watch *w, uint32_t version, uint32_t liv
 				 char ret_text[static CANARY_TEXT]);
 void watch_canary_stop(struct watch *w);
 /* Accept length of a version over the last requests of all domains, and how many those are (64 a domain at most); NaN: none. */
+/* Of the last requests that began with it: how many went on without a draft. */
+int watch_lost(struct watch *w, uint32_t version, int *ret_requests);
 double watch_recent_al(struct watch *w, uint32_t version, int *ret_requests);
 int MUSTCHECK watch_print(struct watch *w, struct buf *out); /* for /metrics */

@@ -14,7 +14,8 @@ struct watch_cell {
 	uint64_t requests, rounds, proposed, accepted, seen; /* seen: stamp of the last record */
 	double ema;                                         /* NaN until something was proposed */
 	uint32_t ring_rounds[WATCH_RECENT], ring_accepted[WATCH_RECENT];
-	int at;
+	uint64_t lost; /* bit per request, the newest lowest: it ended without its draft */
+	int at, n_first;
 };
 
 struct watch_domain {

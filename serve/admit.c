@@ -193,7 +193,7 @@ static void seat(struct engine *g, struct session *s)
 		return;
 	s->begun = true;
 	g->vnow = fmax(g->vnow, g->flows[s->flow].vtime);
-	g->sum.asked += (uint64_t)s->n_prompt;
+	g->sum.asked += s->req.probe ? 0 : (uint64_t)s->n_prompt;
 	g->sum.reused += s->stats.cached = (uint32_t)s->n_kv;
 	capture_begin(g, s);
 }

@@ -22,7 +22,7 @@ bool capture_wanted(struct engine *g, const struct session *s)
 void capture_begin(struct engine *g, struct session *s)
 {
 	struct tap_request r = {.temperature = s->req.sampling.temperature, .traced = s->traced, .k = g->ctl.max_depth};
-	if (!g->o.tap)
+	if (!g->o.tap || s->req.probe)
 		return;
 	snprintf(r.request, sizeof r.request, "%s", s->req.request_id);
 	snprintf(r.conversation, sizeof r.conversation, "%s", s->req.conversation);
@@ -143,7 +143,7 @@ static void note_told(struct engine *g, const struct session *s)
 
 void capture_end(struct engine *g, struct session *s)
 {
-	if (!g->o.tap)
+	if (!g->o.tap || s->req.probe)
 		return;
 	if (*s->req.conversation && still_traced(g, s) && s->n_told >= s->n_path * PAGE_TOK)
 		note_told(g, s);

@@ -508,6 +508,7 @@ static const struct rpc_method methods[] = {
 	{"io.redraft.Serve.Rollback", RPC_CONTROL, on_rollback}, {"io.redraft.Serve.SetCapture", RPC_CONTROL, on_capture},
 	{"io.redraft.Serve.Config", RPC_STATUS, on_config},
 	{"io.redraft.Serve.Canary", RPC_CONTROL, on_canary},
+	{"io.redraft.Serve.Probe", RPC_CONTROL, on_probe},
 	{NULL, RPC_STATUS, NULL},
 };
 
@@ -610,6 +611,7 @@ struct control *control_free(struct control *c)
 			rpc_error(c->load->call, "io.redraft.Busy", "the server is stopping");
 		free(c->load);
 	}
+	control_probes_end(c);
 	for (int i = 0; i < 4; i++)
 		json_decref(c->cuts[i].cut);
 	free(c);

@@ -12,12 +12,14 @@ struct loop;
 struct engine;
 struct tap;
 struct control;
+struct tokenizer;
 
 struct json_t;
 struct control_options { /* all borrowed */
 	struct loop *loop;
 	struct engine *engine;
 	struct tap *tap; /* or NULL */
+	const struct tokenizer *tokenizer; /* NULL: no probes */
 	const char *run_dir, *store, *model_name, *target_fp;
 	void (*note)(bool warn, const char *text); /* a line for the log; may be NULL */
 	struct json_t *(*config)(void *arg);       /* what Config answers: new reference; may be NULL */

@@ -30,6 +30,7 @@ struct control {
 	uint64_t generation, start_us;
 	enum source source;
 	struct load_job *load; /* running, or NULL */
+	struct probe_job *probes; /* likewise (control_probe.c) */
 	struct {
 		uint32_t version;
 		json_t *cut; /* owned */
@@ -45,5 +46,8 @@ void control_invalid(struct rpc_call *call, const char *name);
 /* An expected_generation that is not ours is answered; false then. */
 bool control_generation_fits(struct control *c, struct rpc_call *call, const json_t *p);
 
+struct probe_job;
+void on_probe(void *ctx, struct rpc_call *call, json_t *p);
+void control_probes_end(struct control *c);
 void on_canary(void *ctx, struct rpc_call *call, json_t *p);
 json_t *canary_json(const struct engine_status *s);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "daemon/base/clock.h"
 #include "serve/engine_core.h"
+#include "serve/fault.h"
 
 void engine_set_draft_k(struct engine *g, int k)
 {
@@ -81,6 +82,8 @@ static int cmd_activate(struct engine *g, const struct cmd *c)
 	uint64_t at = c->deadline_ms ? clock_us() + (uint64_t)c->deadline_ms * 1000 : 0;
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
+		if (s->req.probe)
+			continue;
 		s->move_at = s->slot == to ? 0 : c->move_all || s->slot < 0 ? 1 : at; /* who has no draft has none to keep */
 	}
 	leave_canary(g, canary);
@@ -254,6 +257,7 @@ void *engine_main(void *arg)
 {
 	struct engine *g = arg;
 	while (wait_for_work(g)) {
+		fault_poll();
 		run_commands(g);
 		reap(g);
 		move_overdue(g);

@@ -14,6 +14,7 @@
 #include "daemon/base/err.h"
 
 struct engine;
+struct probe;
 struct tap;
 struct dev;
 struct llama;
@@ -84,6 +85,8 @@ struct engine_request {
 	int min_tokens; /* nothing that ends the text is drawn before */
 	bool no_draft;  /* decode plainly (X-Redraft-Draft: off) */
 	bool no_trace;  /* opted out */
+	struct probe *probe;    /* a probe (serve/probe.h): filled until on_done; NULL = a request like others */
+	uint32_t probe_version; /* what drafts for it */
 	char request_id[64], conversation[65], domain[32], tenant[65];
 	char client[80];      /* who shares fairly with whom: key or address; "" = nobody */
 	int priority;         /* -ENGINE_MAX_PRIORITY..: larger goes first, see admit.c; 0 = normal */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "daemon/base/clock.h"
 #include "serve/engine_core.h"
+#include "serve/fault.h"
 
 /* Shapes for the coming round of everybody who could propose in it. */
 static void choose(struct engine *g)
@@ -24,6 +25,10 @@ static void choose(struct engine *g)
 			continue;
 		if (s->slot < 0) {
 			plain++;
+			continue;
+		}
+		if (s->req.probe) { /* always the same chain */
+			s->shape = (struct draft_shape){1, g->ctl.max_depth, g->ctl.max_depth};
 			continue;
 		}
 		s->ctl_key = controller_key(&g->ctl, session_version(g, s), s->req.domain);
@@ -98,7 +103,9 @@ static void run_batch(struct engine *g, struct slot *sl, struct batch *x)
 	uint64_t start = clock_us();
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
 			       .features = gather_features(g, x), .last_rows = x->last};
-	bool bad = !r.features || sl->kind->extend(sl->x, &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out);
+	bool bad = !r.features || sl->kind->extend(draft_weights(g, sl), &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out);
+	for (int i = 0; i < b->n_seqs * TREE_WIDTH && !bad && (FAULT(FAULT_CORRUPT_D2T) || FAULT(FAULT_OVERFLOW)); i++)
+		first[i] = FAULT(FAULT_OVERFLOW) ? DRAFT_NONE : (first[i] + 7) % (uint32_t)g->V;
 	if (!x->prompts)
 		controller_cost(&g->ctl, CTL_EXTEND, b->M, (double)(clock_us() - start) / 1e3);
 	for (int i = 0; i < b->n_seqs; i++) {
@@ -143,6 +150,13 @@ static void extend_slot(struct engine *g, int slot)
 		if (p->prefill) {
 			if (p->done && p->n_past / PAGE_TOK == s->n_kv / PAGE_TOK)
 				continue;
+			if (FAULT(FAULT_STALE_PAGE) && p->n_rows > 1) { /* only the last row's keys and values are written */
+				size_t skip = (size_t)(p->n_rows - 1);
+
+				add_rows(g, sl, &x, s, p->n_past + (int)skip, 1, g->features + ((size_t)p->row0 + skip) * (size_t)(N_BOUNDARIES * g->H), last);
+				x.prompts = true;
+				continue;
+			}
 			add_rows(g, sl, &x, s, p->n_past, p->n_rows, g->features + (size_t)p->row0 * (size_t)(N_BOUNDARIES * g->H), last);
 			x.prompts = true;
 			continue;

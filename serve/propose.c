@@ -9,10 +9,19 @@
  */
 #include "daemon/base/clock.h"
 #include "serve/engine_core.h"
+#include "serve/fault.h"
 
 uint32_t session_version(const struct engine *g, const struct session *s)
 {
 	return s->slot < 0 ? 0 : g->slots.s[s->slot].version;
+}
+
+struct draft *draft_weights(const struct engine *g, const struct slot *s)
+{
+	for (int i = 0; i < N_SLOTS && (FAULT(FAULT_WRONG_WEIGHTS) || FAULT(FAULT_NOT_UPDATED)); i++)
+		if (g->slots.s[i].state == SLOT_READY && &g->slots.s[i] != s && (FAULT(FAULT_WRONG_WEIGHTS) || i == g->slots.previous))
+			return g->slots.s[i].x;
+	return s->x;
 }
 
 static void leave_slot(struct engine *g, struct session *s)
@@ -116,8 +125,10 @@ static bool grow_level(struct engine *g, struct slot *sl, struct session **on, i
 	int width = g->width;
 	uint64_t start = clock_us();
 	bool bad = g->o.dev->ops->copy_rows(g->o.dev, dst, g->Hd, src, g->Hd, from, b->M, g->Hd) ||
-		   sl->kind->step(sl->x, &g->slots.kv, &r, width, dst, ids, logp);
+		   sl->kind->step(draft_weights(g, sl), &g->slots.kv, &r, width, dst, ids, logp);
 	controller_cost(&g->ctl, CTL_STEP, b->M, (double)(clock_us() - start) / 1e3);
+	for (int i = 0; i < b->M * width && FAULT(FAULT_CORRUPT_D2T); i++)
+		ids[i] = (ids[i] + 7) % (uint32_t)g->V;
 	for (int i = 0; i < n; i++)
 		for (int k = 0; k < g->trees[i].n_live; k++) {
 			int at = (base[i] + k) * width;

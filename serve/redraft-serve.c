@@ -438,7 +438,7 @@ static struct json_t *on_config(void *arg)
 
 static int open_control(struct serve *s, struct errtext *e)
 {
-	struct control_options c = {.loop = s->loop, .engine = s->engine, .tap = s->tap, .run_dir = s->conf.run_dir, .store = s->conf.store,
+	struct control_options c = {.loop = s->loop, .engine = s->engine, .tap = s->tap, .tokenizer = s->target->tokenizer, .run_dir = s->conf.run_dir, .store = s->conf.store,
 				    .model_name = s->model_name, .target_fp = s->target->fp, .note = on_note, .config = on_config, .config_arg = s};
 
 	return control_new(&c, &s->control, e);

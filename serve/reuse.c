@@ -76,9 +76,11 @@ bool reuse_enter(struct engine *g, struct session *s)
 	bool traced = s->begun ? s->traced : capture_wanted(g, s);
 	const struct told_one *told = s->begun || !traced ? NULL : told_find(&g->told, told_key(&s->req));
 	s->n_fill = s->emitted_us ? s->n_tokens - 1 : s->n_prompt;
-	s->slot = s->req.no_draft ? -1 : slots_arm(&g->slots, s->req.conversation, s->req.request_id);
+	s->slot = s->req.no_draft ? -1 : s->req.probe ? slots_find(&g->slots, s->req.probe_version) : slots_arm(&g->slots, s->req.conversation, s->req.request_id);
+	if (s->slot >= 0 && g->slots.s[s->slot].state != SLOT_READY)
+		s->slot = -1;
 	s->draft_ok = s->slot >= 0;
-	if (g->o.prefix != PREFIX_OFF)
+	if (g->o.prefix != PREFIX_OFF && !s->req.probe)
 		follow(g, s, traced, told);
 	int need = pages_for(s->n_fill + 1) - s->n_pages;
 	bool fits = need + g->n_active <= g->pages.n_free + g->prefix.n_idle && room_take(g, s, need);
@@ -192,7 +194,7 @@ void reuse_prepare(struct engine *g)
 	int left = PREPARE_ROWS;
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
-		if (g->o.prefix != PREFIX_OFF && session_prefilling(s) && s->n_kv == s->n_path * PAGE_TOK && s->n_kv < s->n_pages * PAGE_TOK) {
+		if (g->o.prefix != PREFIX_OFF && !s->req.probe && session_prefilling(s) && s->n_kv == s->n_path * PAGE_TOK && s->n_kv < s->n_pages * PAGE_TOK) {
 			int had = s->n_path;
 			follow(g, s, s->traced, NULL);
 			s->n_kv = s->n_path * PAGE_TOK;
@@ -226,7 +228,7 @@ static void meet(struct engine *g, struct session *s, int node)
 
 void reuse_commit(struct engine *g, struct session *s)
 {
-	if (g->o.prefix == PREFIX_OFF)
+	if (g->o.prefix == PREFIX_OFF || s->req.probe)
 		return;
 	int before = s->n_path;
 	while ((s->n_path + 1) * PAGE_TOK <= s->n_kv && (s->n_path + 1) * PAGE_TOK < s->n_tokens && on_path(g, s)) {

@@ -9,7 +9,9 @@
 #include <string.h>
 #include "daemon/base/clock.h"
 #include "serve/engine_core.h"
+#include "serve/fault.h"
 #include "serve/logprobs.h"
+#include "serve/probe.h"
 #include "serve/tap.h"
 #include "serve/verify.h"
 
@@ -208,14 +210,14 @@ static void settle(struct engine *g, struct piece *p)
 		flow_charge(g, s, p->n_rows);
 		if (p->logit0 < 0)
 			return;
-		g->sum.prompt += (uint64_t)s->n_prompt;
+		g->sum.prompt += s->req.probe ? 0 : (uint64_t)s->n_prompt;
 	}
 	int position = p->prefill ? s->n_kv : s->n_kv + 1;
 	int len = p->prefill ? 0 : s->n_proposed;
 	const real *logits = g->logits + (size_t)p->logit0 * (size_t)g->V;
 	struct history h = {s->tokens, s->n_prompt, s->n_tokens};
 	struct verdict v = verify_tree(g->sampler, logits, g->V, &s->req.sampling, &h, (uint32_t)position, s->proposed, s->parent, len, ends, s);
-	if (len)
+	if (len && !s->req.probe)
 		controller_outcome(&g->ctl, s->ctl_key, s->used, s->parent, s->node_rank, len, v.path, v.accepted, v.n == v.accepted);
 	if (len && s->branches && straighten(g, p, &v)) {
 		p->done = true, p->why = FINISH_ERROR;
@@ -225,11 +227,12 @@ static void settle(struct engine *g, struct piece *p)
 	s->n_tokens += v.n;
 	p->emitted = v.n;
 	p->accepted = v.accepted;
-	g->sum.generated += (uint64_t)v.n;
+	g->sum.generated += s->req.probe ? 0 : (uint64_t)v.n;
 	flow_charge(g, s, 2.0 * v.n);
 	if (!p->prefill) {
 		s->n_kv += v.n; /* the root and all emitted tokens but the last have been run */
-		count(g, s, v.accepted);
+		if (!s->req.probe)
+			count(g, s, v.accepted);
 	}
 	if (session_ends(s, v.ids[v.n - 1]))
 		p->done = true, p->why = FINISH_STOP;
@@ -243,6 +246,23 @@ static void settle(struct engine *g, struct piece *p)
 	if (s->req.on_logprobs)
 		logprobs_tell(g->o.dev, logits, g->V, v.ids, v.n, &s->req);
 	s->req.on_tokens(s->req.arg, v.ids, v.n);
+}
+
+/* Injected faults of the target side: what the drafts get, the tap tells and the probes see alike. */
+static void break_features(struct engine *g)
+{
+	size_t H = (size_t)g->H, W = N_BOUNDARIES * H;
+
+	if ((!FAULT(FAULT_WRONG_BOUNDARY) && !FAULT(FAULT_SHIFTED)) || !features_wanted(g))
+		return;
+	for (int r = g->tb.M - 1; r >= 0; r--) {
+		real *f = g->features + (size_t)r * W;
+
+		if (FAULT(FAULT_WRONG_BOUNDARY))
+			memcpy(f + 2 * H, f, H * sizeof *f);
+		else if (r)
+			memcpy(f, f - W, W * sizeof *f);
+	}
 }
 
 int round_run(struct engine *g)
@@ -259,7 +279,12 @@ int round_run(struct engine *g)
 			g->pieces[i].done = true, g->pieces[i].why = FINISH_ERROR;
 		return r;
 	}
+	break_features(g);
 	for (int i = 0; i < g->n_pieces; i++) {
+		const struct piece *p = &g->pieces[i];
+
+		if (p->s->req.probe && p->prefill)
+			probe_rows(p->s->req.probe, p->n_past, p->n_rows, g->features + (size_t)p->row0 * (size_t)(N_BOUNDARIES * g->H), g->H);
 		settle(g, &g->pieces[i]);
 		capture_rows(g, &g->pieces[i]);
 	}

@@ -11,7 +11,7 @@ enum { CTL_POSITIONAL = 4 };
 
 struct ctl_conf {
 	char *socket, *serve_socket, *learn_socket, *store, *reason, *tenant;
-	bool json, create, verify;
+	bool json, create, verify, record;
 	double timeout, interval;
 	int64_t generation, last, requests;
 	int program; /* of serve, learn, redraftd */

@@ -198,6 +198,11 @@ void print_done(FILE *out, const json_t *params)
 	fprintf(out, "done, generation %lld\n", num(params, "generation"));
 }
 
+void print_probe(FILE *out, const json_t *params)
+{
+	fprintf(out, "%s\n", str(params, "text"));
+}
+
 void print_drift(FILE *out, const json_t *params)
 {
 	static const char *const levels[] = {"no drift", "drift in one stream", "drift in several streams", "drift in most of the traffic"};

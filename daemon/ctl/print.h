@@ -9,6 +9,7 @@ void print_show(FILE *out, const json_t *params);
 void print_moved(FILE *out, const json_t *params); /* promote, rollback */
 void print_pin(FILE *out, const json_t *params);
 void print_done(FILE *out, const json_t *params);
+void print_probe(FILE *out, const json_t *params);
 void print_drift(FILE *out, const json_t *params);
 void print_explain(FILE *out, const json_t *params);
 void print_diff(FILE *out, const json_t *params);

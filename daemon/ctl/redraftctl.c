@@ -32,6 +32,7 @@ static const struct conf_entry ctl_entries[] = {
 	{"last", CONF_INT, F(last), "20", 0, 1000, NULL, false, "", "audit, tail: how many of the past."},
 	{"verify", CONF_BOOL, F(verify), "off", 0, 0, NULL, false, "", "audit: fail when the chain does not fit."},
 	{"create", CONF_BOOL, F(create), "off", 0, 0, NULL, false, "", "topics: make those that are missing."},
+	{"record", CONF_BOOL, F(record), "off", 0, 0, NULL, false, "", "probe: what is seen becomes the reference."},
 	{"tenant", CONF_STRING, F(tenant), "", 0, 0, NULL, false, "", "purge: the keyed hash of the tenant, as records carry it."},
 	{"requests", CONF_INT, F(requests), "64", 1, 4096, NULL, false, "", "replay: on how many of the newest requests."},
 	{"interval", CONF_REAL, F(interval), "1", 0.1, 3600, NULL, false, "s", "top: time between two looks."},
@@ -60,6 +61,7 @@ static const struct ctl_verb ctl_verbs[] = {
 	{"unpin", "", "and may change again", D "Unpin", false, "", "reason", print_pin, NULL},
 	{"hold", "", "judge candidates, promote none", D "Hold", false, "", "reason", print_done, NULL},
 	{"release", "", "promote again", D "Release", false, "", "reason", print_done, NULL},
+	{"probe", "", "serve the pinned prompts now: is the target side what it was? --record: it is right as it is now", D "Probe", false, "", "record reason", print_probe, NULL},
 	{"drift", "", "has accept length fallen: the traffic or the engine?", D "Drift", true, "", "", print_drift, NULL},
 	{"replay", "N", "what would version N have done on the newest requests?", D "Replay", false, "version", "requests", print_replay, NULL},
 	{"audit", "", "what was changed, by whom and why; --verify: is the log whole?", D "Audit", false, "", "last", print_audit, ctl_audit},
@@ -148,6 +150,8 @@ static void ctl_flags(const struct ctl_verb *v, const struct ctl_conf *c, json_t
 		(void)json_object_set_new(p, "requests", json_integer(c->requests));
 	if (ctl_listed(v->flags, "tenant"))
 		(void)json_object_set_new(p, "tenant", json_string(c->tenant));
+	if (ctl_listed(v->flags, "record") && c->record)
+		(void)json_object_set_new(p, "record", json_true());
 	if (ctl_listed(v->flags, "create") && c->create)
 		(void)json_object_set_new(p, "create", json_true());
 }

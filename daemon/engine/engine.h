@@ -29,6 +29,7 @@ struct engine_answer {
 	const char *weights_sha;            /* load: what is held, borrowed */
 	uint64_t generation;                /* activate */
 	const struct engine_status *status; /* status */
+	const json_t *raw;                  /* probe: the whole answer, borrowed */
 };
 typedef void engine_done(void *arg, const struct engine_answer *a);
 
@@ -49,6 +50,8 @@ struct engine_kind {
 	void (*canary)(struct engine *x, uint32_t version, uint32_t permille, const char *salt, int64_t expected, engine_done *done,
 		       void *arg);
 	void (*unload)(struct engine *x, uint32_t version);
+	/* The prompts (taken), served with a loaded version. NULL: this engine has no probes. */
+	void (*probe)(struct engine *x, uint32_t version, json_t *prompts, int max_tokens, engine_done *done, void *arg);
 };
 
 extern const struct engine_kind engine_native; /* redraft-serve */

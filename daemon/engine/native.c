@@ -8,7 +8,7 @@
 #include "daemon/base/rpc.h"
 #include "daemon/engine/engine.h"
 
-enum { STATUS_MS = 3000, LOAD_MS = 120000, ACTIVATE_MS = 5000, UNLOAD_MS = 5000, MOVE_DEADLINE_MS = 60000 };
+enum { STATUS_MS = 3000, LOAD_MS = 120000, ACTIVATE_MS = 5000, UNLOAD_MS = 5000, PROBE_MS = 120000, MOVE_DEADLINE_MS = 60000 };
 
 struct native_call {
 	struct loop_guard guard;
@@ -92,6 +92,7 @@ static void native_answered(void *arg, int r, json_t *params, const char *error)
 	if (!r) {
 		a.weights_sha = json_string_value(json_object_get(params, "weights_sha"));
 		a.generation = native_u64(params, "generation");
+		a.raw = params;
 	}
 	if (!r && c->is_status) {
 		native_read_status(params, &status);
@@ -170,6 +171,12 @@ static void native_unload(struct engine *x, uint32_t version)
 	native_call(x, "io.redraft.Serve.Unload", json_pack("{s:I}", "version", (json_int_t)version), UNLOAD_MS, NULL, NULL);
 }
 
+static void native_probe(struct engine *x, uint32_t version, json_t *prompts, int max_tokens, engine_done *done, void *arg)
+{
+	native_call(x, "io.redraft.Serve.Probe",
+		    json_pack("{s:I, s:o, s:i}", "version", (json_int_t)version, "prompts", prompts, "max_tokens", max_tokens), PROBE_MS, done, arg);
+}
+
 const struct engine_kind engine_native = {
 	.name = "native",
 	.status = native_status,
@@ -177,4 +184,5 @@ const struct engine_kind engine_native = {
 	.activate = native_activate,
 	.canary = native_canary,
 	.unload = native_unload,
+	.probe = native_probe,
 };

@@ -15,7 +15,7 @@
 #include "tests/bench/traffic.h"
 
 enum { MOST = 1600, N_GAINS = 9, CURVE = 100 };
-static const struct gate_rules rules = {.min_requests = 8, .alpha = 0.05, .clip = 0.5, .first_min_al = 1.2};
+static const struct gate_rules rules = {.min_requests = 8, .alpha = 0.01, .clip = 0.5, .first_min_al = 1.2};
 static struct gate_pair pairs[MOST];
 
 /* What a candidate does to live's yield (accept length) in a domain and a length. */

@@ -21,6 +21,7 @@ struct peers {
 	char salt[33];
 	int n_loaded, n_loads, n_activations;
 	char source[16];
+	int probe_accepted, n_probes;
 	bool wrong_sha, hold_loads, refuse_activate, forget_loads;
 	struct rpc_call *held;
 	uint32_t held_version;
@@ -206,6 +207,17 @@ static void peers_rebase(void *ctx, struct rpc_call *call, json_t *params)
 	rpc_reply(call, NULL);
 }
 
+static void peers_probe(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct peers *p = ctx;
+
+	pthread_mutex_lock(&p->lock);
+	p->n_probes++;
+	rpc_reply(call, json_pack("{s:O,s:i,s:[{s:i,s:i,s:i,s:i,s:[{s:f,s:[f,f,f,f]}]}]}", "version", json_object_get(params, "version"), "k", 3, "probes", "tokens", 5, "rounds", 20,
+				  "proposed", 60, "accepted", p->probe_accepted, "features", "rms", 2.0, "projections", 1.0, 2.0, 3.0, 4.0));
+	pthread_mutex_unlock(&p->lock);
+}
+
 static void peers_pause(void *ctx, struct rpc_call *call, json_t *params)
 {
 	struct peers *p = ctx;
@@ -230,7 +242,7 @@ static void peers_resume(void *ctx, struct rpc_call *call, json_t *params)
 
 static const struct rpc_method peers_serve_methods[] = {
 	{"io.redraft.Serve.Status", RPC_STATUS, peers_serve_status}, {"io.redraft.Serve.Load", RPC_CONTROL, peers_load},
-	{"io.redraft.Serve.Canary", RPC_CONTROL, peers_canary}, {"io.redraft.Serve.Activate", RPC_CONTROL, peers_activate},  {"io.redraft.Serve.Unload", RPC_CONTROL, peers_unload},
+	{"io.redraft.Serve.Canary", RPC_CONTROL, peers_canary}, {"io.redraft.Serve.Probe", RPC_CONTROL, peers_probe}, {"io.redraft.Serve.Activate", RPC_CONTROL, peers_activate},  {"io.redraft.Serve.Unload", RPC_CONTROL, peers_unload},
 	{NULL, RPC_STATUS, NULL},
 };
 static const struct rpc_method peers_learn_methods[] = {

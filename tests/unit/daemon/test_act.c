@@ -14,6 +14,7 @@
 #include "daemon/act_canary.h"
 #include "daemon/act_collapse.h"
 #include "daemon/act_inside.h"
+#include "daemon/act_probe.h"
 #include "daemon/admin.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
@@ -45,6 +46,7 @@ static void daemon_second(void *arg)
 	(void)arg;
 	act_canary(d.act, d.watch);
 	act_collapse(d.act, d.watch);
+	act_probe(d.act);
 	loop_timer_set(d.second, 20000);
 }
 
@@ -650,6 +652,49 @@ static void a_canary_is_judged_by_what_it_serves(void **state)
 	assert_int_equal(peers.live, 1);
 }
 
+/* The first run records; later ones compare; moved twice running is an alarm, once is not; --record makes it the truth. */
+static void probes_raise_an_alarm(void **state)
+{
+	json_t *out;
+
+	(void)state;
+	d.o.probe.features = 0.02;
+	d.o.probe.al = 0.1;
+	peers.probe_accepted = 20;
+	both_on();
+	daemon_start();
+	live_up_to(1);
+	out = must("Probe", NULL);
+	assert_true(json_is_true(json_object_get(out, "recorded")));
+	json_decref(out);
+	assert_int_equal(access(fixture_path("store/probe.json"), F_OK), 0);
+	out = must("Probe", NULL);
+	assert_false(json_is_true(json_object_get(out, "moved")) || json_is_true(json_object_get(out, "recorded")));
+	json_decref(out);
+	peers.probe_accepted = 5;
+	out = must("Probe", NULL);
+	assert_true(json_is_true(json_object_get(out, "moved")));
+	json_decref(out);
+	assert_int_equal(peers.n_pauses, 0);
+	json_decref(must("Probe", NULL));
+	WAIT_FOR(peers.n_pauses == 1);
+	assert_non_null(strstr(act_decay(d.act), "probes"));
+	json_decref(must("Release", NULL));
+	out = must("Probe", json_pack("{s:b}", "record", 1));
+	assert_true(json_is_true(json_object_get(out, "recorded")));
+	json_decref(out);
+	out = must("Probe", NULL);
+	assert_false(json_is_true(json_object_get(out, "moved")));
+	json_decref(out);
+	daemon_stop();
+	d.o.probe.every_us = 50000; /* by itself */
+	peers.n_probes = 0;
+	peers.n_pauses = 0;
+	peers.probe_accepted = 20;
+	daemon_start();
+	WAIT_FOR(peers.n_probes >= 2 && peers.n_pauses == 1);
+}
+
 static void an_alarm_holds_until_release(void **state)
 {
 	(void)state;
@@ -759,7 +804,7 @@ int main(void)
 		T(a_retry_is_harmless), T(rollback_while_loading), T(rollback_loads_what_is_not_there),
 		T(a_full_disk_does_not_stop_rollback), T(nobody_is_there), T(status_socket_only_reads), T(pin_and_promote),
 		T(a_restart_goes_on), T(an_override_is_taken_over), T(crashes_converge),
-		T(a_canary_is_judged_by_what_it_serves), T(an_alarm_holds_until_release), T(a_crash_in_a_canary_converges), T(a_collapse_goes_back_where_that_helps),
+		T(a_canary_is_judged_by_what_it_serves), T(an_alarm_holds_until_release), T(probes_raise_an_alarm), T(a_crash_in_a_canary_converges), T(a_collapse_goes_back_where_that_helps),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@ struct job {
 	int n_stop_ids, min_tokens;
 	int client, priority; /* client: 0 = nobody */
 	int conversation;     /* 0 = one that all share */
+	struct probe *probe; uint32_t probe_version;
 	uint64_t deadline_us;
 	bool no_draft, no_trace, ignore_eos, logprobs; /* logprobs: with two alternatives */
 	struct token_logprob lp[JOB_MAX * 3];
@@ -79,7 +80,7 @@ static inline int job_submit(struct engine *g, struct job *j)
 {
 	struct engine_request r = {.prompt = j->prompt, .n_prompt = j->n_prompt, .max_tokens = j->max_tokens, .sampling = j->how,
 				   .ignore_eos = j->ignore_eos, .no_draft = j->no_draft, .no_trace = j->no_trace, .request_id = "r", .conversation = "c",
-				   .domain = "other", .priority = j->priority, .deadline_us = j->deadline_us, .on_tokens = job_tokens, .on_done = job_done, .arg = j};
+				   .domain = "other", .probe = j->probe, .probe_version = j->probe_version, .priority = j->priority, .deadline_us = j->deadline_us, .on_tokens = job_tokens, .on_done = job_done, .arg = j};
 	if (j->conversation)
 		snprintf(r.conversation, sizeof r.conversation, "c-%d", j->conversation);
 	if (j->client)

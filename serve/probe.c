@@ -1,0 +1,40 @@
+/* What is told of a probe's features (probe.h). */
+#include "serve/probe.h"
+#include <math.h>
+
+/* Four signs of one (position, dimension): bits of a mixed number. */
+static uint64_t signs(uint64_t pos, uint64_t dim)
+{
+	uint64_t x = pos * 0x9e3779b97f4a7c15u + dim * 0xd1342543de82ef95u + 1;
+
+	x ^= x >> 30;
+	x *= 0xbf58476d1ce4e5b9u;
+	x ^= x >> 27;
+	x *= 0x94d049bb133111ebu;
+	return x ^ (x >> 31);
+}
+
+void probe_rows(struct probe *p, int pos0, int n, const real *features, int H)
+{
+	for (int r = 0; r < n; r++)
+		for (int b = 0; b < PROBE_BOUNDARIES; b++)
+			for (int i = 0; i < H; i++) {
+				double f = (double)features[((size_t)r * PROBE_BOUNDARIES + (size_t)b) * (size_t)H + (size_t)i];
+				uint64_t s = signs((uint64_t)(pos0 + r), (uint64_t)i);
+
+				p->square[b] += f * f;
+				for (int k = 0; k < PROBE_SIGNS; k++)
+					p->sum[b][k] += s >> k & 1 ? f : -f;
+			}
+	p->values += (int64_t)n * H;
+}
+
+double probe_rms(const struct probe *p, int boundary)
+{
+	return p->values ? sqrt(p->square[boundary] / (double)p->values) : 0;
+}
+
+double probe_projection(const struct probe *p, int boundary, int sign)
+{
+	return p->values ? p->sum[boundary][sign] / sqrt((double)p->values) : 0;
+}
