@@ -16,6 +16,8 @@
 #   make check-gpu  the kernels', trainer's and engine's tests on a real GPU; says why not where there is none
 #   make bench-gpu  decode, training, capture and switch rates of a real GPU against its limits
 #   make bench-adapt  a stream of changing domains: what is followed, what is kept (hours; QUICK=1 minutes)
+#   make sims       how well the daemon judges, in simulation: drift, gate, canary (daemon/README.md has the figures)
+#   make V=faults   a server with faults that a test switches on (tests/system/test_engine_faults.py)
 #   make V=asan     the same under AddressSanitizer and UBSan, into build/asan
 #   make help       this list
 SHELL  := /bin/bash

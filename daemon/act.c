@@ -281,6 +281,7 @@ void act_set_rules(struct act *a, const struct act_options *o)
 	a->o.limits = o->limits;
 	a->o.min_free = o->min_free;
 	a->o.probe = o->probe;
+	a->o.compare_us = o->compare_us;
 	rollout_set_rules(&a->r, &o->rules);
 }
 

@@ -31,6 +31,7 @@ struct act_options {
 		uint64_t every_us;   /* 0: only when asked */
 		double features, al; /* how far they may move: shares of their own size */
 	} probe;
+	uint64_t compare_us; /* between two comparisons of served and replayed */
 	int gate_k;        /* chain length of the gate */
 	uint64_t poll_us;  /* how often server and learner are looked for */
 };

@@ -16,10 +16,10 @@
 #include "daemon/base/log.h"
 #include "daemon/base/metrics.h"
 #include "daemon/base/rpc.h"
+#include "daemon/drift.h"
 
-enum { COMPARE_MS = 600000, COMPARE_REQUESTS = 64, COMPARE_LEAST = 16 };
-static const uint64_t compare_every_us = 3600ull * 1000000, compare_again_us = 60ull * 1000000;
-static const double gap_least = 0.02, sure = 4; /* share of the accept length; standard errors */
+enum { COMPARE_MS = 600000, COMPARE_REQUESTS = 64 };
+static const uint64_t compare_again_us = 60ull * 1000000;
 
 static void act_found_decay(struct act *a, long long version, double served, double replayed, int requests)
 {
@@ -47,7 +47,7 @@ static void act_compared(void *arg, int r, json_t *params, const char *error)
 
 	a->comparing = false;
 	if (r != 0) { /* nobody there, or too few rounds yet */
-		a->compare_us = clock_us() + compare_again_us;
+		a->compare_us = clock_us() + (a->o.compare_us < compare_again_us ? a->o.compare_us : compare_again_us);
 		log_debug("served against replayed: %s", error ? error : "no answer");
 		return;
 	}
@@ -60,7 +60,7 @@ static void act_compared(void *arg, int r, json_t *params, const char *error)
 		   replayed - served);
 	log_info("served against replayed: version %lld, %.3f against %.3f on %d requests (standard error %.4f)",
 		 (long long)version, served, replayed, requests, se);
-	if (requests >= COMPARE_LEAST && fabs(replayed - served) > gap_least * replayed && fabs(replayed - served) > sure * se && !a->r.s.alarm[0])
+	if (drift_is_decay(served, replayed, se, requests) && !a->r.s.alarm[0])
 		act_found_decay(a, (long long)version, served, replayed, requests);
 }
 
@@ -71,7 +71,7 @@ void act_compare(struct act *a)
 	if (a->comparing || !a->r.learn_up || !a->r.s.live || a->r.op.phase != RO_IDLE)
 		return;
 	p = json_pack("{s:I, s:i}", "version", (json_int_t)a->r.s.live, "requests", COMPARE_REQUESTS);
-	a->compare_us = clock_us() + compare_every_us;
+	a->compare_us = clock_us() + a->o.compare_us;
 	a->comparing = rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.CompareServed", p, COMPARE_MS, act_compared, a) == 0;
 }
 

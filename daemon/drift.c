@@ -258,6 +258,13 @@ int drift_level(const struct drift *d)
 	return !fallen ? 0 : of_fallen > all / 2 ? 3 : fallen > 1 ? 2 : 1;
 }
 
+bool drift_is_decay(double served_al, double replayed_al, double gap_se, int requests)
+{
+	double gap = fabs(replayed_al - served_al);
+
+	return requests >= 16 && gap > 0.02 * replayed_al && gap > 4 * gap_se;
+}
+
 /* ---- shown ---- */
 
 static int compare(const void *a, const void *b)

@@ -37,6 +37,9 @@ struct drift *drift_free(struct drift *d);
 int drift_take(struct drift *d, const struct round_record *r, char ret_text[static DRIFT_TEXT]);
 /* 0 none, 1 one stream has fallen, 2 several, 3 more than half of the recent traffic */
 int drift_level(const struct drift *d);
+/* Served against replayed, the same version on the same rounds: they differ by more than 2 % and four standard errors, on at least 16
+ * requests. Then it is not the traffic. */
+bool drift_is_decay(double served_al, double replayed_al, double gap_se, int requests);
 /* [{domain, context, version, requests, mean, sd, recent, p50, p95, accepted_at: [], alarm, evidence, adwin, kswin}] */
 json_t *drift_streams(const struct drift *d);
 int MUSTCHECK drift_print(const struct drift *d, struct buf *out); /* for /metrics */

@@ -34,7 +34,7 @@ struct redraftd_conf {
 	double interval_s, first_min_al, alpha, clip, margin, max_wait_s, retry_s;
 	int64_t min_requests, gate_k, keep, rejects, canary_requests;
 	char *canary_steps, *freeze;
-	double probe_s, probe_features, probe_al, min_gain, max_age_s, step_s, canary_alpha, canary_drop, canary_tail, canary_lost, store_max_age_s, store_min_free;
+	double compare_s, probe_s, probe_features, probe_al, min_gain, max_age_s, step_s, canary_alpha, canary_drop, canary_tail, canary_lost, store_max_age_s, store_min_free;
 	int log_level;
 };
 
@@ -59,6 +59,7 @@ static const struct conf_entry redraftd_entries[] = {
 	{"drift.ignore", CONF_REAL, F(drift_ignore), "0.25", 0, 4, NULL, false, "", "Falls of accept length below this many standard deviations between requests are no drift."},
 	{"drift.alarm", CONF_REAL, F(drift_alarm), "30", 1, 1e6, NULL, false, "", "Evidence of a fall, summed in standard deviations, that raises an alarm; 30: no false one in 20 simulated weeks."},
 	{"drift.warm", CONF_INT, F(drift_warm), "200", 10, 1e6, NULL, false, "", "Requests from which the level and spread of a stream are learnt."},
+	{"drift.compare_s", CONF_REAL, F(compare_s), "3600", 1, 604800, NULL, true, "s", "Between two comparisons of what was served with what the live version's weights say; one is made as well when a fall begins."},
 	{"probe.interval_s", CONF_REAL, F(probe_s), "600", 0, 604800, NULL, true, "s", "Between two runs of the pinned probe prompts with the base draft; 0: only when asked."},
 	{"probe.features", CONF_REAL, F(probe_features), "0.02", 0.000001, 1, NULL, true, "", "Share of their size by which the probes' features may move before it is an alarm."},
 	{"probe.accept_length", CONF_REAL, F(probe_al), "0.1", 0.001, 1, NULL, true, "", "Share of itself by which the probes' accept length may move before it is an alarm."},
@@ -146,6 +147,7 @@ static int redraftd_options(const struct redraftd_conf *c, struct act_options *r
 			   .requests = c->canary_requests},
 		.limits = {.keep = (int)c->keep, .max_age_s = (int64_t)c->store_max_age_s},
 		.min_free = c->store_min_free,
+		.compare_us = redraftd_us(c->compare_s),
 		.probe = {.every_us = redraftd_us(c->probe_s), .features = c->probe_features, .al = c->probe_al},
 		.gate_k = (int)c->gate_k,
 		.poll_us = 1000000,

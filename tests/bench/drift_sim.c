@@ -1,11 +1,12 @@
 /* How often does each detector cry wolf, and how soon does it see a fall?
  *
- *   drift_sim [weeks] [seed]     (20 weeks, seed 1)
+ *   drift_sim [weeks] [seed] [own]     (20 weeks, seed 1; own: only the detector that may raise an alarm)
  *
  * Quiet traffic: twelve streams share one request a second. A request's accept length is 1 + a mean over
  * 5 to 40 rounds of a chain of up to five, each position accepted with a probability that the request draws
  * from a Beta distribution: requests differ more than chance within one does, as real ones do. Falls: the same, with the mean
- * acceptance lower from request 2,000 on. The table is what daemon/README.md shows; nothing here is timed.
+ * acceptance lower from request 2,000 on. Shifts: ten falls of traffic; when the alarm comes, the newest 64 requests are
+ * compared as served and as replayed, which differ in one round of 500 as ties may fall, and it has to be called drift. The table is what daemon/README.md shows; nothing here is timed.
  */
 #include <math.h>
 #include <stdio.h>
@@ -30,6 +31,8 @@ static void others_init(struct others *o)
 	kswin_init(&o->k, NULL, NULL);
 }
 
+static bool own; /* the others are not asked */
+
 static void quiet(int weeks)
 {
 	struct drift *d = NULL;
@@ -48,6 +51,8 @@ static void quiet(int weeks)
 		(void)snprintf(r.domain, sizeof r.domain, "d%d", s / 4);
 		one(&r, 0.30 + 0.03 * (s % 5));
 		alarms[0] += drift_take(d, &r, text) == 1;
+		if (own)
+			continue;
 		double al = round_accept_length(&r);
 		alarms[1] += adwin_take(&o[s].a, al / 6) == 1;
 		alarms[2] += page_hinkley_take(&o[s].p, -al) == 1;
@@ -83,6 +88,50 @@ static int delay_of(double mean, double fallen, int which)
 	return at;
 }
 
+/* Ten true shifts: an alarm, and the comparison that follows it does not call it decay. */
+static void shifts(void)
+{
+	int drift = 0, decay = 0;
+
+	for (int i = 0; i < 10; i++) {
+		struct drift *d = NULL;
+		char text[DRIFT_TEXT];
+		double rounds = 0, served = 0, replayed = 0, rr = 0, rd = 0, dd = 0;
+		int what = 0, n = 0;
+
+		if (drift_new(&drift_defaults, &d))
+			exit(1);
+		for (int k = 0; k < 12000 && what != 1; k++) {
+			struct round_record r = {.version = 1, .domain = "x"};
+
+			one(&r, k < 2000 ? 0.38 : 0.31 - 0.02 * i);
+			what = drift_take(d, &r, text);
+		}
+		for (; what == 1 && n < 64; n++) { /* as learn/served.c sums them */
+			struct round_record r = {.version = 1, .domain = "x"};
+			double a = 0, off = 0;
+
+			one(&r, 0.31 - 0.02 * i);
+			for (int j = 0; j < r.k; j++)
+				a += r.accepted[j];
+			for (uint32_t j = 0; j < r.rounds; j++)
+				off += uniform() < 0.002 ? (uniform() < 0.5 ? -1 : 1) : 0;
+			rounds += r.rounds;
+			served += a;
+			replayed += a + off;
+			rr += (double)r.rounds * r.rounds;
+			rd += r.rounds * off;
+			dd += off * off;
+		}
+		double gap = n ? (replayed - served) / rounds : 0, spread = n ? (dd - 2 * gap * rd + gap * gap * rr) * n / (n - 1) : 0;
+		bool is = n && drift_is_decay(1 + served / rounds, 1 + replayed / rounds, sqrt(spread > 0 ? spread : 0) / rounds, n);
+		decay += is;
+		drift += what == 1 && !is;
+		drift_free(d);
+	}
+	printf("ten true shifts: %d called drift, %d called decay, %d not seen\n", drift, decay, 10 - drift - decay);
+}
+
 static int compare(const void *a, const void *b)
 {
 	return *(const int *)a - *(const int *)b;
@@ -95,12 +144,15 @@ int main(int argc, char **argv)
 	int weeks = argc > 1 ? atoi(argv[1]) : 20, runs = 41;
 
 	seed(argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
+	own = argc > 3;
+	printf("seed %llu\n", argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
 	quiet(weeks);
+	shifts();
 	printf("requests of a stream until a fall is found (median of %d runs; - = not within 10,000)\n%-14s", runs, "acceptance");
 	for (size_t f = 0; f < sizeof falls / sizeof *falls; f++)
 		printf("  0.38->%.2f", falls[f]);
 	printf("\n");
-	for (int w = 0; w < 4; w++) {
+	for (int w = 0; w < (own ? 1 : 4); w++) {
 		printf("%-14s", who[w]);
 		for (size_t f = 0; f < sizeof falls / sizeof *falls; f++) {
 			int v[41];

@@ -62,6 +62,7 @@ class Stack:
         self.family = Family()
         self.children = {}
         self.flags = {}
+        self.bins = {}  # other builds of some programs
         self.address = f"127.0.0.1:{free_port()}"
         self.metrics = f"127.0.0.1:{free_port()}"
         self.model = None
@@ -78,7 +79,7 @@ class Stack:
         return varlink.try_call(self.socket(program), f"io.redraft.{program.capitalize()}.Status") or {}
 
     def start(self, name, program, flags):
-        argv = [BIN / program]
+        argv = [self.bins.get(program, BIN / program)]
         for key, value in flags.items():
             argv += [f"--{key}", str(value)]
         child = self.family.start(Child(program, argv, str(self.dir / f"{name}.log"), cwd=str(self.dir)))
