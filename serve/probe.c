@@ -16,7 +16,11 @@ static uint64_t signs(uint64_t pos, uint64_t dim)
 
 void probe_rows(struct probe *p, int pos0, int n, const real *features, int H)
 {
-	for (int r = 0; r < n; r++)
+	int first = p->next > pos0 ? p->next - pos0 : 0;
+
+	if (first >= n)
+		return;
+	for (int r = first; r < n; r++)
 		for (int b = 0; b < PROBE_BOUNDARIES; b++)
 			for (int i = 0; i < H; i++) {
 				double f = (double)features[((size_t)r * PROBE_BOUNDARIES + (size_t)b) * (size_t)H + (size_t)i];
@@ -26,7 +30,8 @@ void probe_rows(struct probe *p, int pos0, int n, const real *features, int H)
 				for (int k = 0; k < PROBE_SIGNS; k++)
 					p->sum[b][k] += s >> k & 1 ? f : -f;
 			}
-	p->values += (int64_t)n * H;
+	p->values += (int64_t)(n - first) * H;
+	p->next = pos0 + n;
 }
 
 double probe_rms(const struct probe *p, int boundary)

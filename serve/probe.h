@@ -19,6 +19,7 @@ enum { PROBE_SIGNS = 4, PROBE_BOUNDARIES = 3 };
 struct probe {
 	double square[PROBE_BOUNDARIES], sum[PROBE_BOUNDARIES][PROBE_SIGNS];
 	int64_t values; /* of each boundary: rows times H */
+	int next;       /* position not seen yet: who gave way to others reads its prompt again, and is told once */
 };
 
 /* Features of n prompt rows, [n, 3 H], the first at position pos0. */

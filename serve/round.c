@@ -131,7 +131,7 @@ static void build_batch(struct engine *g)
 static bool features_wanted(const struct engine *g)
 {
 	for (int i = 0; i < g->n_pieces; i++)
-		if (g->pieces[i].s->slot >= 0 || g->pieces[i].s->traced)
+		if (g->pieces[i].s->slot >= 0 || g->pieces[i].s->traced || g->pieces[i].s->req.probe)
 			return true;
 	return false;
 }
@@ -283,8 +283,10 @@ int round_run(struct engine *g)
 	for (int i = 0; i < g->n_pieces; i++) {
 		const struct piece *p = &g->pieces[i];
 
+		int prompt = p->s->n_prompt - p->n_past;
+
 		if (p->s->req.probe && p->prefill)
-			probe_rows(p->s->req.probe, p->n_past, p->n_rows, g->features + (size_t)p->row0 * (size_t)(N_BOUNDARIES * g->H), g->H);
+			probe_rows(p->s->req.probe, p->n_past, p->n_rows < prompt ? p->n_rows : prompt, g->features + (size_t)p->row0 * (size_t)(N_BOUNDARIES * g->H), g->H);
 		settle(g, &g->pieces[i]);
 		capture_rows(g, &g->pieces[i]);
 	}

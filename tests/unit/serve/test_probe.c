@@ -33,6 +33,7 @@ static void statistics(void **state)
 	probe_rows(&was, 0, ROWS, f + W, H);
 	probe_rows(&same, 0, 7, f + W, H); /* in two chunks */
 	probe_rows(&same, 7, ROWS - 7, f + 8 * W, H);
+	probe_rows(&same, 5, 6, f + 6 * W, H); /* read again after it gave way: counted once */
 	probe_rows(&shifted, 0, ROWS, f, H);
 	for (int i = 0; i < (ROWS + 1) * W; i++)
 		g[i] = i % W >= 2 * H ? f[i - 2 * H] : f[i];
