@@ -17,7 +17,7 @@
 #   make bench-gpu  decode, training, capture and switch rates of a real GPU against its limits
 #   make bench-adapt  a stream of changing domains: what is followed, what is kept (hours; QUICK=1 minutes)
 #   make sims       how well the daemon judges, in simulation: drift, gate, canary (daemon/README.md has the figures)
-#   make V=faults   a server with faults that a test switches on (tests/system/test_engine_faults.py)
+#   make V=faults   a server with faults that can be switched on (serve/fault.h)
 #   make V=asan     the same under AddressSanitizer and UBSan, into build/asan
 #   make help       this list
 SHELL  := /bin/bash
