@@ -242,7 +242,8 @@ static void peers_resume(void *ctx, struct rpc_call *call, json_t *params)
 
 static const struct rpc_method peers_serve_methods[] = {
 	{"io.redraft.Serve.Status", RPC_STATUS, peers_serve_status}, {"io.redraft.Serve.Load", RPC_CONTROL, peers_load},
-	{"io.redraft.Serve.Canary", RPC_CONTROL, peers_canary}, {"io.redraft.Serve.Probe", RPC_CONTROL, peers_probe}, {"io.redraft.Serve.Activate", RPC_CONTROL, peers_activate},  {"io.redraft.Serve.Unload", RPC_CONTROL, peers_unload},
+	{"io.redraft.Serve.Canary", RPC_CONTROL, peers_canary},
+	{"io.redraft.Serve.Probe", RPC_CONTROL, peers_probe}, {"io.redraft.Serve.Activate", RPC_CONTROL, peers_activate},  {"io.redraft.Serve.Unload", RPC_CONTROL, peers_unload},
 	{NULL, RPC_STATUS, NULL},
 };
 static const struct rpc_method peers_learn_methods[] = {

@@ -79,8 +79,9 @@ static int teardown(void **state)
 
 static struct probe ask(struct engine *g, struct job *j, uint32_t version)
 {
-	struct probe p = {.values = 0};
+	static struct probe p;
 
+	p = (struct probe){.values = 0};
 	job_random(j, 9, 40, 24);
 	j->ignore_eos = true;
 	j->probe = &p;
