@@ -35,6 +35,13 @@ static struct {
 	unsigned n, now, barred, done, count, counted;
 	void *scheduler;
 } b;
+static struct stack_owner {
+	~stack_owner()
+	{
+		for (char *s : b.stacks)
+			free(s);
+	}
+} owner; /* made after b, so gone before it */
 static std::recursive_mutex one_grid;
 
 [[noreturn]] static void die(const char *what)

@@ -46,6 +46,16 @@ std::recursive_mutex lock;
 std::map<const char *, block> blocks;
 std::vector<cudaStream_t> streams;
 std::atomic<int> last_error, lasting;
+/* A lost device's memory goes with the process; of a sound one whatever is left is a leak, for a sanitizer to tell. */
+struct lost_memory {
+	bool any;
+	~lost_memory()
+	{
+		for (auto &p : blocks)
+			if (any)
+				free((void *)p.first);
+	}
+} lost;
 size_t used;
 struct {
 	char call[32];
@@ -122,7 +132,7 @@ cudaError_t fault(const char *call)
 		return cudaSuccess;
 	planned.call[0] = 0;
 	if (planned.code >= 200)
-		lasting = planned.code;
+		lasting = planned.code, lost.any = true;
 	return (cudaError_t)planned.code;
 }
 
