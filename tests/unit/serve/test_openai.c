@@ -273,7 +273,7 @@ static void test_bad_requests(void **state)
 		{CHAT, "{" HI ",\"min_tokens\":-1}", 400, "min_tokens"},
 		{CHAT, "{" HI ",\"min_tokens\":4,\"max_tokens\":3}", 400, "min_tokens"},
 		{"/v1/completions", "{\"prompt\":\"a\",\"min_tokens\":17}", 400, "min_tokens"},
-		{CHAT, "{" HI ",\"min_tokens\":100000}", 400, "messages"},
+		{CHAT, "{" HI ",\"min_tokens\":2000000000}", 400, "messages"},
 		{CHAT, "{" HI ",\"stop_token_ids\":[600]}", 400, "stop_token_ids"},
 		{CHAT, "{" HI ",\"stop_token_ids\":[\"a\"]}", 400, "stop_token_ids"},
 		{CHAT, "{" HI ",\"stop_token_ids\":7}", 400, "stop_token_ids"},
