@@ -28,7 +28,8 @@ static double gate_al(struct act *a)
 	if (c->version == a->r.s.live)
 		return c->gate_al;
 	verdict = store_read_json(a->store, a->r.s.live, "verdict.json");
-	*c = (struct act_collapse){.version = a->r.s.live, .gate_al = json_number_value(json_object_get(verdict, "candidate_al")), .asking = c->asking};
+	*c = (struct act_collapse){.version = a->r.s.live, .gate_al = json_number_value(json_object_get(verdict, "candidate_al")),
+				    .asking = c->asking, .asked = c->asked, .back_to = c->back_to};
 	json_decref(verdict);
 	return c->gate_al;
 }
@@ -54,7 +55,7 @@ static void replayed(void *arg, int r, json_t *params, const char *error)
 	int n = r || !pairs ? -1 : gate_read_pairs(json_object_get(params, "pairs"), pairs, GATE_MAX_PAIRS, &e);
 
 	a->collapse.asking = false;
-	if (n > 0 && a->collapse.version == a->r.s.live && a->collapse.back_to == rollout_back_to(&a->r)) {
+	if (n > 0 && a->collapse.version == a->r.s.live && a->collapse.asked == a->r.s.live && a->collapse.back_to == rollout_back_to(&a->r)) {
 		gate_decide(&a->o.gate, pairs, n, a->r.s.live, &v);
 		if (v.all.lower > 0) {
 			snprintf(because, sizeof because, "version %u gives %.2f where it gives %.2f, on %d requests", a->collapse.back_to,
@@ -73,9 +74,10 @@ static void ask(struct act *a)
 	json_t *p;
 
 	act_compare(a);
-	c->back_to = rollout_back_to(&a->r);
-	if (c->asking || !a->r.learn_up || !c->back_to)
+	if (c->asking || !a->r.learn_up || !rollout_back_to(&a->r))
 		return;
+	c->asked = c->version;
+	c->back_to = rollout_back_to(&a->r);
 	p = json_pack("{s:I, s:I, s:i}", "candidate", (json_int_t)c->back_to, "live", (json_int_t)c->version, "k", a->o.gate_k);
 	c->asking = rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.Evaluate", p, EVALUATE_MS, replayed, a) == 0;
 }

@@ -18,7 +18,8 @@ struct act_message { /* to the learner, in order */
 };
 
 struct act_collapse { /* of the live version */
-	uint32_t version, back_to;
+	uint32_t version;
+	uint32_t asked, back_to; /* what the replay that is out was asked of: live may be another one when it answers */
 	double gate_al, seen_al;
 	uint64_t again_us;
 	bool asking;

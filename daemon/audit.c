@@ -24,7 +24,7 @@ struct audit {
 	char dir[400];
 	struct audit_head head;
 	int fd;          /* audit.log, or -1 */
-	int64_t size;    /* bytes of whole lines in it */
+	int64_t size;    /* bytes of whole lines in it; -1: not known, taken from the file when it is opened */
 	char broken[256];
 	char *waiting[AUDIT_WAITING]; /* sealed, not written; owned */
 	int n_waiting;
@@ -100,11 +100,13 @@ static int audit_open(struct audit *a)
 	if (!r && a->fd >= 0 && (stat(path, &st) < 0 || st.st_size < a->size)) { /* taken away or cut under us: not by us */
 		log_error("audit: %s was removed or cut while in use; what was written stands in the topic, if there is one", path);
 		audit_close(a);
-		a->size = 0;
+		a->size = -1;
 	}
 	if (!r && a->fd < 0) {
 		a->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0640);
 		r = a->fd < 0 ? -errno : 0;
+		if (!r && a->size < 0) /* nothing that stands there is written over */
+			a->size = fstat(a->fd, &st) == 0 ? (int64_t)st.st_size : 0;
 		if (!r)
 			r = fs_sync_dir(a->dir);
 	}
@@ -117,10 +119,10 @@ static void audit_rotate(struct audit *a)
 	char from[PATH_MAX], to[PATH_MAX];
 
 	audit_close(a);
-	for (int i = a->o.keep; i >= 0; i--) {
+	for (int i = AUDIT_MAX_FILES; i >= 0; i--) {
 		snprintf(from, sizeof from, i ? "%s/audit.%d" : "%s/audit.log", a->dir, i);
 		snprintf(to, sizeof to, "%s/audit.%d", a->dir, i + 1);
-		if (i == a->o.keep)
+		if (i >= a->o.keep) /* also those of a time when more were kept: a hole in the chain would look like somebody's doing */
 			(void)unlink(from);
 		else if (rename(from, to) < 0 && !i)
 			return;
@@ -201,7 +203,8 @@ static void audit_tries_again(void *arg)
 
 void audit_write(struct audit *a, json_t *record)
 {
-	struct buf line = BUF_INIT(AUDIT_MAX_LINE);
+	struct buf line = BUF_INIT(AUDIT_MAX_LINE + 1);
+	struct audit_head was = a->head;
 	char now[32];
 	int r = record ? 0 : -ENOMEM;
 
@@ -220,6 +223,7 @@ void audit_write(struct audit *a, json_t *record)
 			a->heard(a->heard_arg, record, (char *)line.data, line.len - 2);
 		audit_flush(a);
 	} else {
+		a->head = was; /* the next line follows the last one that is kept */
 		a->lost++;
 		buf_done(&line);
 		audit_publish(a);
@@ -286,7 +290,8 @@ static void audit_take_up(struct audit *a)
 	struct audit_seen s = {0};
 	int r = audit_read(a->dir, &s, NULL, NULL, &e);
 
-	if (r < 0) { /* the chain begins anew; nothing is overwritten, since the file cannot be read but may be there */
+	if (r < 0) { /* the chain begins anew, behind what is there and cannot be read */
+		a->size = -1;
 		snprintf(a->broken, sizeof a->broken, "%s", e.text);
 		log_error("audit: %s", e.text);
 		return;

@@ -82,7 +82,7 @@ static json_t *diff_tensors(const struct st_file *a, const struct st_file *b)
 {
 	json_t *list = json_array(), *other = json_array();
 	double far = 0, length = 0;
-	bool same = true;
+	bool same = st_count(a) == st_count(b);
 
 	for (int i = 0; i < st_count(a); i++) {
 		const struct st_tensor *x = st_at(a, i), *y = st_find(b, x->name);

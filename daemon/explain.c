@@ -51,6 +51,11 @@ static void say_gate(struct story *s, const json_t *verdict)
 			    number(d, "live_al"), (long long)json_integer_value(json_object_get(d, "requests")), number(d, "upper"));
 }
 
+static const char *phase_word(enum ro_phase p)
+{
+	return p == RO_LOADING ? "loaded" : p == RO_CANARYING ? "put on canary" : "activated";
+}
+
 static void say_blocks(struct story *s, const struct rollout *r, uint32_t version, const char *decay, uint64_t now_us)
 {
 	int blocks = 0;
@@ -78,15 +83,19 @@ static void say_blocks(struct story *s, const struct rollout *r, uint32_t versio
 		blocks++;
 	}
 	if (r->op.phase != RO_IDLE && r->op.version != version)
-		say(s, "Version %u is being %s just now; one switch runs at a time.", r->op.version, r->op.phase == RO_LOADING ? "loaded" : "activated");
+		say(s, "Version %u is being %s just now; one switch runs at a time.", r->op.version, phase_word(r->op.phase));
 	else if (r->op.phase != RO_IDLE)
-		say(s, "It is being %s just now.", r->op.phase == RO_LOADING ? "loaded" : "activated");
+		say(s, "It is being %s just now.", phase_word(r->op.phase));
+	else if (r->s.canary.version == version)
+		say(s, "Its share grows, and then it goes live, as its requests show no harm (canary.steps, canary.requests, canary.step_s).");
+	else if (r->s.canary.version)
+		say(s, "Version %u is on canary, and there is one canary at a time.", r->s.canary.version);
 	else if (r->next_promotion_us > now_us && r->s.live)
 		say(s, "The next promotion may come in %llu s (rollout.interval_s).", (unsigned long long)((r->next_promotion_us - now_us) / 1000000 + 1));
 	else if (r->retry_us > now_us)
 		say(s, "The last try came to nothing and is repeated in %llu s.", (unsigned long long)((r->retry_us - now_us) / 1000000 + 1));
 	else if (!blocks)
-		say(s, "Nothing stands in its way: it goes live within a second.");
+		say(s, "Nothing stands in its way: %s within a second.", r->rules.n_steps ? "its canary begins" : "it goes live");
 }
 
 static void say_candidate(struct story *s, const struct rollout *r, const struct version_entry *v, uint64_t now_us)

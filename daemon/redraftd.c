@@ -316,16 +316,17 @@ static void redraftd_stop(void *arg)
 
 static int redraftd_apply(void *arg, const void *fresh, struct errtext *e)
 {
-	const struct redraftd_conf *c = fresh;
 	struct redraftd *d = arg;
+	struct redraftd_conf c = *(const struct redraftd_conf *)fresh;
 	struct act_options o;
+	int r;
 
-	int r = redraftd_options(c, &o, e);
-
+	c.brokers = d->conf.brokers; /* as long as we run: what is served is watched, or not */
+	r = redraftd_options(&c, &o, e);
 	if (r)
 		return r;
 	act_set_rules(d->act, &o);
-	log_set_level(redraftd_levels[c->log_level]);
+	log_set_level(redraftd_levels[c.log_level]);
 	return 0;
 }
 

@@ -73,6 +73,7 @@ static void forget(struct rollout *r)
 void ro_canary_stop(struct rollout *r, const char *why, struct ro_actions *a)
 {
 	uint32_t version = r->s.canary.version, newer = ro_newest(r, VS_GATED);
+	bool unproven = ro_unproven(rollout_find(r, version));
 
 	if (!version)
 		return;
@@ -81,7 +82,7 @@ void ro_canary_stop(struct rollout *r, const char *why, struct ro_actions *a)
 		ro_mark(r, version, VS_REJECTED, "superseded by version %u; its canary ended: %s", newer, why);
 		ro_say(a, "canary of version %u ended: %s; version %u comes after it", version, why, newer);
 	} else {
-		ro_mark(r, version, VS_GATED, "its canary ended: %s", why);
+		ro_mark(r, version, VS_GATED, "%s%sits canary ended: %s", unproven ? no_replay : "", unproven ? "; " : "", why);
 		ro_say(a, "canary of version %u ended: %s; it waits", version, why);
 	}
 }

@@ -3,7 +3,7 @@
  *
  * Rollback is the one that must always work. It asks nothing, waits for nothing and
  * cancels what runs. The order is: the server first (activate what is warm; load it
- * when it is not; no draft at all when that fails too), then memory, then the disk.
+ * when it is not; no draft at all when that fails too), then memory, then the answer, then the disk.
  * A server that is not running needs no moving: it will start from the state.
  */
 #include <string.h>
@@ -70,9 +70,12 @@ void ro_on_rollback(struct rollout *r, const struct ro_event *ev, struct ro_acti
 static void ro_back_done(struct rollout *r, const struct ro_event *ev, bool reached, struct ro_actions *a)
 {
 	uint32_t left = r->op.left, to = r->op.to, on_server = r->op.version;
-	struct ro_action *x;
 
 	ro_op_end(r);
+	if (reached) { /* first, so that whoever asked waits for no disk; a crash before the state is written is found out from the server (ro_adopt_override) */
+		ro_answer(a, RO_ROLLBACK, NULL, "%s", "");
+		a->a[a->n - 1].version = left;
+	}
 	if (left)
 		ro_quarantine(r, a, left, "%s", r->op.reason);
 	ro_set_live(r, to, a);
@@ -97,14 +100,15 @@ static void ro_back_done(struct rollout *r, const struct ro_event *ev, bool reac
 	else
 		ro_say(a, "rollback: no version was live");
 	ro_do(a, RO_DO_SAVE, 0);
-	if (!reached && ev->result == RO_HUNG) {
+	if (reached)
+		return;
+	if (ev->result == RO_HUNG) {
 		ro_answer(a, RO_ROLLBACK, "io.redraft.ServerAbsent",
 			  "the server does not answer; it gets version %u when it does", to);
 		return;
 	}
-	ro_answer(a, RO_ROLLBACK, NULL, "%s", reached ? "" : "the server is not running; it starts from here");
-	x = &a->a[a->n - 1];
-	x->version = left;
+	ro_answer(a, RO_ROLLBACK, NULL, "%s", "the server is not running; it starts from here");
+	a->a[a->n - 1].version = left;
 }
 
 void ro_back_loaded(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)

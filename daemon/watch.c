@@ -69,7 +69,7 @@ void watch_take(struct watch *w, const struct round_record *r)
 	c->requests++;
 	if (r->part == 0) {
 		c->lost = c->lost << 1 | !r->last;
-		c->n_first++;
+		c->n_first += c->n_first < WATCH_RECENT;
 	}
 	d->requests++;
 	c->rounds += r->rounds;
@@ -240,7 +240,7 @@ int watch_lost(struct watch *w, uint32_t version, int *ret_requests)
 			if (!c->used || c->version != version)
 				continue;
 			lost += __builtin_popcountll(c->lost);
-			*ret_requests += c->n_first < WATCH_RECENT ? c->n_first : WATCH_RECENT;
+			*ret_requests += c->n_first;
 		}
 	pthread_mutex_unlock(&w->lock);
 	return lost;

@@ -24,7 +24,7 @@ int watch_audit_new(const char *brokers, const char *topic, const char *conf, st
 {
 	static const char *const fixed[][2] = {
 		{"acks", "all"}, {"message.timeout.ms", "0"}, {"linger.ms", "20"}, {"queue.buffering.max.kbytes", "4096"},
-		{"queue.buffering.max.messages", "10000"},
+		{"queue.buffering.max.messages", "10000"}, {"max.in.flight.requests.per.connection", "1"}, /* a batch tried again overtakes none */
 	};
 	struct watch_audit *a;
 	rd_kafka_conf_t *c;

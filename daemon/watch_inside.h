@@ -15,7 +15,7 @@ struct watch_cell {
 	double ema;                                         /* NaN until something was proposed */
 	uint32_t ring_rounds[WATCH_RECENT], ring_accepted[WATCH_RECENT];
 	uint64_t lost; /* bit per request, the newest lowest: it ended without its draft */
-	int at, n_first;
+	int at, n_first; /* n_first: how many of its bits are requests */
 };
 
 struct watch_domain {

@@ -125,17 +125,20 @@ static void drop_version(struct control *c, uint32_t version)
 
 /* --- persistence --- */
 
-static void persist(struct control *c, uint32_t prev)
+static void persist(struct control *c)
 {
 	struct store_state s;
+	struct engine_status now;
 	struct errtext e;
-	struct override o = {.generation = c->generation, .live = live(c), .previous = prev};
+	struct override o = {.generation = c->generation, .live = live(c)};
 	int r;
 
 	if (c->source != FROM_OPERATOR) {
 		override_remove(c->o.store, c->o.run_dir);
 		return;
 	}
+	engine_status(c->o.engine, &now);
+	o.previous = previous(c, &now);
 	if (store_state_read(c->o.store, &s, &e) == 0) {
 		o.store_generation = s.generation;
 		store_state_done(&s);
@@ -156,7 +159,7 @@ static void reply_switched(struct control *c, struct rpc_call *call)
 				  (json_int_t)previous(c, &s)));
 }
 
-/* The engine's switch and then our memory of it. */
+/* The engine's switch and then our memory of it; persist() is the caller's. */
 static int switch_to(struct control *c, uint32_t version, bool all, uint32_t deadline_ms, enum source from, struct errtext *e)
 {
 	struct engine_status s;
@@ -170,7 +173,6 @@ static int switch_to(struct control *c, uint32_t version, bool all, uint32_t dea
 	engine_status(c->o.engine, &s);
 	control_note(c, false, "version %u is live (generation %llu, %s, %s requests), previous %u", version, (unsigned long long)c->generation,
 	     source_names[from], all ? "all" : "new", previous(c, &s));
-	persist(c, previous(c, &s));
 	return 0;
 }
 
@@ -231,8 +233,10 @@ static void on_activate(void *ctx, struct rpc_call *call, json_t *p)
 	all = strcmp(move, "all") == 0;
 	if (switch_to(c, version, all, deadline, from && strcmp(from, "operator") == 0 ? FROM_OPERATOR : FROM_DAEMON, &e) < 0)
 		rpc_error(call, "io.redraft.BadVersion", "%s", *e.text ? e.text : "the version is not loaded");
-	else
-		reply_switched(c, call);
+	else {
+		reply_switched(c, call); /* the daemon, who asked, waits for no disk: it writes the state itself */
+		persist(c);
+	}
 }
 
 static void on_rollback(void *ctx, struct rpc_call *call, json_t *p)
@@ -252,8 +256,10 @@ static void on_rollback(void *ctx, struct rpc_call *call, json_t *p)
 	/* Going back to plain decoding cannot fail for want of a version. */
 	if (switch_to(c, previous(c, &s), true, 0, FROM_OPERATOR, &e) < 0 && switch_to(c, 0, true, 0, FROM_OPERATOR, &e) < 0)
 		rpc_error(call, "io.redraft.BadVersion", "%s", *e.text ? e.text : "the engine is stopping");
-	else
+	else {
+		persist(c); /* first: with the daemon dead nobody else writes it down */
 		reply_switched(c, call);
+	}
 }
 
 /* --- loading --- */

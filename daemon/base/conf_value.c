@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/base/buf.h"
 
 static void *conf_field(const struct conf_entry *entry, void *conf)
 {
@@ -118,13 +119,33 @@ void conf_done(const struct conf_program *p, void *conf)
 	memset(conf, 0, p->struct_size);
 }
 
-/* A text that may be shown: a password among "k=v,k=v" settings is not for whoever may read the status. */
+/* A text that may be shown: passwords and secrets among "k=v,k=v" settings are not for whoever may read the status. */
 static json_t *conf_shown(const char *text)
 {
-	const char *at = strstr(text, "password=");
-	size_t n = at ? strcspn(at, ",") : 0;
+	static const char *const secret[] = {"password=", "secret=", "ssl.key.pem=", "oauthbearer.config="};
+	struct buf b = BUF_INIT(1 << 20);
+	int r = 0;
+	json_t *j;
 
-	return at ? json_sprintf("%.*spassword=***%s", (int)(at - text), text, at + n) : json_string(text);
+	for (const char *at = text; !r && *at;) { /* setting by setting */
+		size_t n = strcspn(at, ","), keep = n;
+
+		for (size_t i = 0; i < sizeof secret / sizeof *secret; i++) {
+			const char *p = memmem(at, n, secret[i], strlen(secret[i]));
+			size_t k = p ? (size_t)(p - at) + strlen(secret[i]) : n;
+
+			keep = k < keep ? k : keep;
+		}
+		r = buf_append(&b, at, keep);
+		if (!r && keep < n)
+			r = buf_puts(&b, "***");
+		if (!r && at[n])
+			r = buf_puts(&b, ",");
+		at += n + (at[n] == ',');
+	}
+	j = r ? NULL : json_stringn(b.len ? (const char *)b.data : "", b.len);
+	buf_done(&b);
+	return j;
 }
 
 static json_t *conf_value_json(const struct conf_entry *entry, const void *conf)

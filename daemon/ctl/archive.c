@@ -153,6 +153,18 @@ static int copy_versions(struct archive *a, const struct store_state *s)
 	return r;
 }
 
+/* The first version that a restore would miss; 0: none. One that was refused may be without its files. */
+static uint32_t missing_version(const struct archive *a, const struct store_state *s)
+{
+	char dir[PATH_MAX];
+
+	for (int i = 0; i < s->n_versions; i++)
+		if (s->versions[i].state < VS_REJECTED &&
+		    (store_version_dir(a->to, s->versions[i].number, dir, sizeof dir) < 0 || access(dir, F_OK) < 0))
+			return s->versions[i].number;
+	return 0;
+}
+
 static int copy_audit(struct archive *a)
 {
 	char from[PATH_MAX], to[PATH_MAX], name[32];
@@ -201,6 +213,7 @@ static int finish(const struct ctl_conf *c, const struct ctl_verb *v, struct arc
 static int backup_rounds(struct archive *a)
 {
 	struct store_state s = {0}, again = {0};
+	uint32_t missing = 0;
 	bool same = false;
 	int r = store_state_read(a->from, &s, &a->e);
 
@@ -213,10 +226,17 @@ static int backup_rounds(struct archive *a)
 		if (r < 0)
 			break;
 		same = again.next_number == s.next_number && again.n_versions == s.n_versions;
+		missing = same ? missing_version(a, &again) : 0;
+		if (missing) { /* perhaps it is being collected: its files go before the state forgets it */
+			same = false;
+			usleep(50000);
+		}
 		store_state_done(&s);
 		s = again;
 	}
-	if (!r && !same)
+	if (!r && missing)
+		r = errtext_set(&a->e, -ENOENT, "version %u is in the state and its files are not there; restart redraftd, which quarantines it", missing);
+	else if (!r && !same)
 		r = errtext_set(&a->e, -EAGAIN, "versions come faster than they can be copied; try again");
 	if (!r)
 		r = copy_audit(a);

@@ -22,6 +22,8 @@ struct peers {
 	int n_loaded, n_loads, n_activations;
 	char source[16];
 	int probe_accepted, n_probes;
+	bool hold_back; /* the replay of an older version is not answered yet */
+	struct rpc_call *back;
 	bool wrong_sha, hold_loads, refuse_activate, forget_loads;
 	struct rpc_call *held;
 	uint32_t held_version;
@@ -177,12 +179,31 @@ static void peers_evaluate(void *ctx, struct rpc_call *call, json_t *params)
 	for (int i = 0; i < p->pairs; i++)
 		json_array_append_new(list, json_pack("{s:s, s:i, s:f, s:f}", "domain", i % 2 ? "tools" : "code", "rounds", 20, "live_al",
 						      plain ? 1.0 : 1.4, "candidate_al", (plain ? 1.3 : 1.4) + (back ? p->back_gain : p->gain)));
-	if (p->pairs < 0) {
+	if (back && p->hold_back) {
+		json_decref(list);
+		p->back = call;
+	} else if (p->pairs < 0) {
 		json_decref(list);
 		rpc_error(call, "io.redraft.NotEnough", "nothing is held out");
 	} else {
 		rpc_reply(call, json_pack("{s:i, s:o, s:[]}", "requests", p->pairs, "pairs", list, "table"));
 	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* The replay that was held, answered: the older version is better by far. */
+static inline void peers_release_back(void *arg)
+{
+	struct peers *p = arg;
+	json_t *list = json_array();
+
+	for (int i = 0; i < 40; i++)
+		json_array_append_new(list, json_pack("{s:s, s:i, s:f, s:f}", "domain", "code", "rounds", 20, "live_al", 1.0, "candidate_al", 1.4));
+	pthread_mutex_lock(&p->lock);
+	p->hold_back = false;
+	if (p->back)
+		rpc_reply(p->back, json_pack("{s:i, s:o, s:[]}", "requests", 40, "pairs", list, "table"));
+	p->back = NULL;
 	pthread_mutex_unlock(&p->lock);
 }
 

@@ -765,6 +765,29 @@ static void a_collapse_goes_back_where_that_helps(void **state)
 	assert_int_equal(field("live"), 2); /* the one before is no better: it is the traffic */
 }
 
+/* The learner answers minutes later, and an operator was faster: what it says of the version that was left is no word on the one that is live. */
+static void a_late_replay_moves_nobody(void **state)
+{
+	json_t *out;
+
+	(void)state;
+	both_on();
+	daemon_start();
+	live_up_to(2);
+	WAIT_FOR(access(fixture_path("store/versions/2/verdict.json"), F_OK) == 0);
+	knob(&peers.hold_back, true);
+	served(2, 0, 64);
+	WAIT_FOR(peers.back);
+	out = must("Rollback", NULL);
+	json_decref(out);
+	assert_int_equal(field("live"), 1);
+	usleep(200000); /* the daemon has looked at version 1 by then */
+	peers_post(&peers, peers_release_back);
+	usleep(300000);
+	assert_int_equal(field("live"), 1);
+	assert_false(state_is(1, "quarantined"));
+}
+
 /* Killed when a share of the traffic has moved and the state does not know: it is ended, and begun anew. */
 static void a_crash_in_a_canary_converges(void **state)
 {
@@ -805,6 +828,7 @@ int main(void)
 		T(a_full_disk_does_not_stop_rollback), T(nobody_is_there), T(status_socket_only_reads), T(pin_and_promote),
 		T(a_restart_goes_on), T(an_override_is_taken_over), T(crashes_converge),
 		T(a_canary_is_judged_by_what_it_serves), T(an_alarm_holds_until_release), T(probes_raise_an_alarm), T(a_crash_in_a_canary_converges), T(a_collapse_goes_back_where_that_helps),
+		T(a_late_replay_moves_nobody),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

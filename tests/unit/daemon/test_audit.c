@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <signal.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -114,6 +115,54 @@ static void test_files_turn_over(void **state)
 	assert_int_not_equal(access(path, F_OK), 0);
 }
 
+/* Fewer are kept than before: nothing of the older time stays behind a hole. */
+static void test_keeping_fewer(void **state)
+{
+	struct audit_seen s;
+
+	(void)state;
+	start(1000, 6);
+	for (int i = 0; i < 40; i++)
+		note(i);
+	assert_int_equal(look().files, 7);
+	audit = audit_free(audit);
+	start(1000, 2);
+	for (int i = 0; i < 10; i++)
+		note(i);
+	s = look();
+	assert_true(s.files == 3 && !s.broken);
+}
+
+/* What cannot be read, or was cut while in use, is not written over. */
+static void test_nothing_is_written_over(void **state)
+{
+	char path[128], older[128], *before = NULL, *after = NULL;
+	size_t n;
+
+	(void)state;
+	start(1 << 20, 4);
+	for (int i = 0; i < 5; i++)
+		note(i);
+	audit = audit_free(audit);
+	snprintf(path, sizeof path, "%s/audit.log", folder);
+	snprintf(older, sizeof older, "%s/audit.1", folder);
+	assert_int_equal(fs_read_text(path, 1 << 20, &before), 0);
+	n = strlen(before);
+	assert_int_equal(mkdir(older, 0700), 0); /* no file: the log does not read */
+	start(1 << 20, 4);
+	note(6);
+	assert_int_equal(fs_read_text(path, 1 << 20, &after), 0);
+	assert_true(strlen(after) > n && !strncmp(after, before, n));
+	free(after);
+	assert_int_equal(truncate(path, (off_t)n / 2), 0);
+	note(7);
+	assert_int_equal(fs_read_text(path, 1 << 20, &after), 0);
+	assert_true(strlen(after) > n / 2 && !strncmp(after, before, n / 2));
+	free(after);
+	free(before);
+	assert_int_equal(rmdir(older), 0);
+}
+
 static void test_torn_end_is_cut(void **state)
 {
 	char path[128];
@@ -211,6 +260,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_written_at_once_and_goes_on, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_files_turn_over, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_keeping_fewer, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_nothing_is_written_over, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_torn_end_is_cut, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_changed_chain_is_said_and_starts, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_full_disk, setup, teardown),

@@ -72,6 +72,14 @@ static void test_each_block_is_named(void **state)
 	(void)state;
 	says(why(VS_GATED, NULL, "", &n), "Nothing stands in its way");
 	assert_int_equal(n, 2);
+	r.s.canary.version = VS_CANARY + 1;
+	text = why(VS_GATED, NULL, "", &n);
+	says(text, "is on canary, and there is one");
+	assert_null(strstr(text, "Nothing stands"));
+		text = why(VS_CANARY, NULL, "", &n);
+	says(text, "Its share grows");
+	assert_null(strstr(text, "Nothing stands"));
+	r.s.canary.version = 0;
 	r.s.pin = 4;
 	r.s.hold = true;
 	r.serve_up = false;

@@ -226,6 +226,7 @@ static void rollback_goes_down(void **state)
 		assert_string_equal(verdict_of(left)->verdict, "quarantined");
 		assert_int_equal(find(RO_DO_ANSWER)->version, left);
 		assert_null(find(RO_DO_ANSWER)->error);
+		assert_ptr_equal(find(RO_DO_ANSWER), &acts.a[0]); /* before the state is written and anything is told */
 		if (left > 1)
 			assert_int_equal(find(RO_DO_REBASE)->version, left - 1);
 	}
