@@ -97,9 +97,12 @@ static void lost(struct act *a, struct watch *w)
 void act_collapse(struct act *a, struct watch *w)
 {
 	struct act_collapse *c = &a->collapse;
-	double gate = gate_al(a), al;
+	double gate, al;
 	int n;
 
+	if (c->version != a->r.s.live)
+		watch_live(w, c->version, a->r.s.live);
+	gate = gate_al(a);
 	if (a->r.s.live)
 		lost(a, w);
 	if (!a->r.s.live || a->r.op.phase != RO_IDLE || a->r.s.pin || gate <= 1 || clock_us() < c->again_us)

@@ -266,6 +266,24 @@ double watch_recent_al(struct watch *w, uint32_t version, int *ret_requests)
 	return rounds > 0 ? 1 + accepted / rounds : NAN;
 }
 
+void watch_live(struct watch *w, uint32_t left, uint32_t live)
+{
+	pthread_mutex_lock(&w->lock);
+	for (int i = 0; i < w->n_domains; i++)
+		for (int j = 0; j < WATCH_VERSIONS; j++) {
+			struct watch_cell *c = &w->domain[i].cell[j];
+
+			if (c->used && c->version == live && c->left) {
+				memset(c->ring_rounds, 0, sizeof c->ring_rounds);
+				memset(c->ring_accepted, 0, sizeof c->ring_accepted);
+				c->lost = 0;
+				c->at = c->n_first = 0;
+			}
+			c->left = c->used && c->version != live && (c->left || c->version == left);
+		}
+	pthread_mutex_unlock(&w->lock);
+}
+
 void watch_canary_stop(struct watch *w)
 {
 	pthread_mutex_lock(&w->lock);

@@ -39,8 +39,11 @@ bool watch_said(struct watch *w, char *ret, size_t size);
 enum canary_outcome watch_canary(struct watch *w, uint32_t version, uint32_t live, const struct canary_rules *rules, bool proven,
 				 char ret_text[static CANARY_TEXT]);
 void watch_canary_stop(struct watch *w);
-/* Accept length of a version over the last requests of all domains, and how many those are (64 a domain at most); NaN: none. */
-/* Of the last requests that began with it: how many went on without a draft. */
+/* Of the last requests that began with a version: how many did not end with it (they went on without a draft, or were moved). */
 int watch_lost(struct watch *w, uint32_t version, int *ret_requests);
+/* Accept length of a version over the last requests of all domains, and how many those are (64 a domain at most); NaN: none. */
 double watch_recent_al(struct watch *w, uint32_t version, int *ret_requests);
+/* Another version is live. What one that comes back was like before it was left is not what it is like now, and requests that were
+ * moved off it look as if they had lost their draft: both counts above begin anew for it. */
+void watch_live(struct watch *w, uint32_t left, uint32_t live);
 int MUSTCHECK watch_print(struct watch *w, struct buf *out); /* for /metrics */

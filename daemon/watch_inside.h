@@ -10,7 +10,7 @@ enum { WATCH_DOMAINS = 17, WATCH_VERSIONS = 8, WATCH_RECENT = 64 };
 
 struct watch_cell {
 	uint32_t version; /* 0 with used false = free; version 0 = plain decoding */
-	bool used;
+	bool used, left;  /* left: it was live, and is not */
 	uint64_t requests, rounds, proposed, accepted, seen; /* seen: stamp of the last record */
 	double ema;                                         /* NaN until something was proposed */
 	uint32_t ring_rounds[WATCH_RECENT], ring_accepted[WATCH_RECENT];

@@ -111,6 +111,10 @@ static void watch_assign(struct watch *w)
 		(void)rd_kafka_assign(w->rk, NULL);
 		w->n_partitions = 0;
 		w->was_absent = true;
+		pthread_mutex_lock(&w->lock);
+		w->kafka.partitions = 0;
+		w->kafka.lag = -1;
+		pthread_mutex_unlock(&w->lock);
 	}
 	if (n <= w->n_partitions)
 		return;
@@ -139,9 +143,10 @@ static void watch_gap(struct watch *w, const rd_kafka_message_t *m)
 {
 	int64_t lo = 0, hi = 0, at = m->offset;
 	rd_kafka_topic_partition_list_t *all = NULL, *pos;
+	bool known = !rd_kafka_query_watermark_offsets(w->rk, w->topic, m->partition, &lo, &hi, WATCH_QUERY_MS);
 
-	if (rd_kafka_query_watermark_offsets(w->rk, w->topic, m->partition, &lo, &hi, WATCH_QUERY_MS) || rd_kafka_assignment(w->rk, &all))
-		return; /* the library is silent about the partition now; the next look at the topic finds it without a place */
+	if (rd_kafka_assignment(w->rk, &all))
+		return;
 	pos = rd_kafka_topic_partition_list_copy(all);
 	(void)rd_kafka_position(w->rk, pos);
 	for (int i = 0; i < all->cnt; i++) {
@@ -149,11 +154,18 @@ static void watch_gap(struct watch *w, const rd_kafka_message_t *m)
 
 		if (this && at < 0 && pos->elems[i].offset >= 0)
 			at = pos->elems[i].offset;
-		all->elems[i].offset = this ? lo : pos->elems[i].offset >= 0 ? pos->elems[i].offset : RD_KAFKA_OFFSET_END;
+		if (!this)
+			all->elems[i].offset = pos->elems[i].offset >= 0 ? pos->elems[i].offset : RD_KAFKA_OFFSET_END;
+		else if (known)
+			all->elems[i].offset = lo;
+		else /* asked for once more, so that we are told of it once more: the library is silent about it otherwise */
+			all->elems[i].offset = at >= 0 ? at : RD_KAFKA_OFFSET_BEGINNING;
 	}
 	(void)rd_kafka_assign(w->rk, all);
 	rd_kafka_topic_partition_list_destroy(pos);
 	rd_kafka_topic_partition_list_destroy(all);
+	if (!known)
+		return;
 	if (at >= 0 && at < lo)
 		say(w, "partition %d of %.60s: %lld round records passed retention before they were read and are not in accept length; reading on at %lld",
 		    m->partition, w->topic, (long long)(lo - at), (long long)lo);

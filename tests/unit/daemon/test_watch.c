@@ -182,9 +182,38 @@ static void reads_what_is_produced(void **state)
 	rd_kafka_destroy(p);
 }
 
+/* A rollback moves who is running off a version; when an operator brings it back, that is no sign of a broken draft, nor is how it did before. */
+static void who_comes_back_begins_anew(void **state)
+{
+	struct round_record moved = record("tools", 3, 10, 0, 0), good = record("tools", 3, 10, 10, 0), other = record("tools", 2, 10, 5, 0);
+	struct watch *w = off();
+	int n;
+
+	(void)state;
+	moved.last = false;
+	good.last = other.last = true;
+	watch_live(w, 0, 3);
+	for (int i = 0; i < 64; i++) {
+		watch_take(w, &moved);
+		watch_take(w, &other);
+	}
+	assert_int_equal(watch_lost(w, 3, &n), 64);
+	watch_live(w, 3, 2);
+	assert_int_equal(watch_lost(w, 2, &n), 0);
+	assert_int_equal(n, 64); /* what was never left is as it was */
+	watch_live(w, 2, 3);
+	assert_int_equal(watch_lost(w, 3, &n), 0);
+	assert_int_equal(n, 0);
+	watch_take(w, &good);
+	assert_int_equal(watch_lost(w, 3, &n), 0);
+	assert_int_equal(n, 1);
+	assert_true(watch_recent_al(w, 3, &n) == 2 && n == 1);
+	watch_free(w);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(means), cmocka_unit_test(bounded),
+	const struct CMUnitTest tests[] = {cmocka_unit_test(means), cmocka_unit_test(bounded), cmocka_unit_test(who_comes_back_begins_anew),
 					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(reads_what_is_produced)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
