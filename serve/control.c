@@ -125,25 +125,32 @@ static void drop_version(struct control *c, uint32_t version)
 
 /* --- persistence --- */
 
-static void persist(struct control *c)
+/* What is to be written down. Before anybody is answered: the daemon, once it is, writes a state that is newer than this. */
+static struct override to_persist(struct control *c)
 {
-	struct store_state s;
-	struct engine_status now;
-	struct errtext e;
 	struct override o = {.generation = c->generation, .live = live(c)};
+	struct engine_status now;
+	struct store_state s;
+	struct errtext e;
+
+	engine_status(c->o.engine, &now);
+	o.previous = previous(c, &now);
+	if (c->source == FROM_OPERATOR && store_state_read(c->o.store, &s, &e) == 0) {
+		o.store_generation = s.generation;
+		store_state_done(&s);
+	}
+	return o;
+}
+
+static void persist(struct control *c, const struct override *o)
+{
 	int r;
 
 	if (c->source != FROM_OPERATOR) {
 		override_remove(c->o.store, c->o.run_dir);
 		return;
 	}
-	engine_status(c->o.engine, &now);
-	o.previous = previous(c, &now);
-	if (store_state_read(c->o.store, &s, &e) == 0) {
-		o.store_generation = s.generation;
-		store_state_done(&s);
-	}
-	r = override_write(c->o.store, c->o.run_dir, &o);
+	r = override_write(c->o.store, c->o.run_dir, o);
 	if (r < 0)
 		control_note(c, true, "the operator's switch holds but could not be written down (%s); a restart would forget it", strerror(-r));
 }
@@ -234,8 +241,10 @@ static void on_activate(void *ctx, struct rpc_call *call, json_t *p)
 	if (switch_to(c, version, all, deadline, from && strcmp(from, "operator") == 0 ? FROM_OPERATOR : FROM_DAEMON, &e) < 0)
 		rpc_error(call, "io.redraft.BadVersion", "%s", *e.text ? e.text : "the version is not loaded");
 	else {
+		struct override o = to_persist(c);
+
 		reply_switched(c, call); /* the daemon, who asked, waits for no disk: it writes the state itself */
-		persist(c);
+		persist(c, &o);
 	}
 }
 
@@ -257,7 +266,9 @@ static void on_rollback(void *ctx, struct rpc_call *call, json_t *p)
 	if (switch_to(c, previous(c, &s), true, 0, FROM_OPERATOR, &e) < 0 && switch_to(c, 0, true, 0, FROM_OPERATOR, &e) < 0)
 		rpc_error(call, "io.redraft.BadVersion", "%s", *e.text ? e.text : "the engine is stopping");
 	else {
-		persist(c); /* first: with the daemon dead nobody else writes it down */
+		struct override o = to_persist(c);
+
+		persist(c, &o); /* first: with the daemon dead nobody else writes it down */
 		reply_switched(c, call);
 	}
 }
