@@ -131,6 +131,16 @@ void act_on_news(struct act *a, act_heard *heard, void *arg)
 	a->heard_arg = arg;
 }
 
+static const char *const act_words[] = {"accepted", "rejected", "superseded", "quarantined"};
+
+static struct metric *act_verdicts(struct act *a, const char *verdict)
+{
+	char label[40];
+
+	snprintf(label, sizeof label, "verdict=\"%s\"", verdict);
+	return metrics_counter(a->metrics, "redraft_verdicts_total", label, "Verdicts on candidate versions.");
+}
+
 static void act_do(struct act *a, const struct ro_action *x)
 {
 	switch (x->kind) {
@@ -145,12 +155,7 @@ static void act_do(struct act *a, const struct ro_action *x)
 	case RO_DO_VERDICT:
 		act_tell(a, "io.redraft.Learn.Verdict",
 			 json_pack("{s:I, s:s, s:s}", "version", (json_int_t)x->version, "verdict", x->verdict, "reason", x->text));
-		metric_add(metrics_counter(a->metrics, "redraft_verdicts_total",
-					   x->verdict[0] == 'a'	  ? "verdict=\"accepted\""
-					   : x->verdict[0] == 'r' ? "verdict=\"rejected\""
-					   : x->verdict[0] == 'q' ? "verdict=\"quarantined\""
-								  : "verdict=\"superseded\"",
-					   "Verdicts on candidate versions."), 1);
+		metric_add(act_verdicts(a, x->verdict), 1);
 		break;
 	case RO_DO_REBASE:
 		act_tell(a, "io.redraft.Learn.Rebase",
@@ -267,6 +272,8 @@ int act_new(struct loop *l, const struct act_options *o, struct metrics *m, stru
 		act_free(a);
 		return r;
 	}
+	for (size_t i = 0; i < sizeof act_words / sizeof *act_words; i++)
+		(void)act_verdicts(a, act_words[i]); /* there from the start, or an alert would not see the first one as an increase */
 	loop_timer_set(a->tick, 0);
 	*ret = a;
 	return 0;

@@ -122,20 +122,17 @@ void conf_done(const struct conf_program *p, void *conf)
 /* A text that may be shown: passwords and secrets among "k=v,k=v" settings are not for whoever may read the status. */
 static json_t *conf_shown(const char *text)
 {
-	static const char *const secret[] = {"password=", "secret=", "ssl.key.pem=", "oauthbearer.config="};
+	static const char *const secret[] = {"password", "secret", "ssl.key.pem", "oauthbearer.config"};
 	struct buf b = BUF_INIT(1 << 20);
 	int r = 0;
 	json_t *j;
 
 	for (const char *at = text; !r && *at;) { /* setting by setting */
-		size_t n = strcspn(at, ","), keep = n;
+		size_t n = strcspn(at, ","), key = strcspn(at, "=,"), keep = n;
 
-		for (size_t i = 0; i < sizeof secret / sizeof *secret; i++) {
-			const char *p = memmem(at, n, secret[i], strlen(secret[i]));
-			size_t k = p ? (size_t)(p - at) + strlen(secret[i]) : n;
-
-			keep = k < keep ? k : keep;
-		}
+		for (size_t i = 0; key < n && i < sizeof secret / sizeof *secret; i++)
+			if (memmem(at, key, secret[i], strlen(secret[i])))
+				keep = key + 1;
 		r = buf_append(&b, at, keep);
 		if (!r && keep < n)
 			r = buf_puts(&b, "***");

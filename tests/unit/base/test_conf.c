@@ -192,10 +192,10 @@ static void show_and_help(void **state)
 	assert_int_equal(json_integer_value(json_object_get(json_object_get(j, "capture.topk"), "value")), 64);
 	json_decref(j);
 	conf_done(&program, &c);
-	assert_int_equal(LOAD(&c, &e, "--model", "sasl.username=me,sasl.password=one,ssl.key.password=two,sasl.oauthbearer.client.secret=three,linger.ms=5"), 0);
+	assert_int_equal(LOAD(&c, &e, "--model", "sasl.username=me,sasl.password=one,ssl.key.password = two,sasl.oauthbearer.client.secret=three,linger.ms=5"), 0);
 	j = conf_show(&program, &c);
 	assert_string_equal(json_string_value(json_object_get(json_object_get(j, "model"), "value")),
-			    "sasl.username=me,sasl.password=***,ssl.key.password=***,sasl.oauthbearer.client.secret=***,linger.ms=5");
+			    "sasl.username=me,sasl.password=***,ssl.key.password =***,sasl.oauthbearer.client.secret=***,linger.ms=5");
 	json_decref(j);
 	conf_done(&program, &c);
 	conf_print_help(&program, f);
