@@ -37,6 +37,10 @@ static void act_collect(struct act *a)
 	struct store_limits l = a->o.limits;
 	int n;
 
+	if (a->r.op.phase != RO_IDLE) { /* what is being loaded or gone back to must not go meanwhile, held or not; the next tick looks again */
+		a->collect_us = 0;
+		return;
+	}
 	l.need_bytes = store_missing(a->store, a->o.min_free);
 	n = store_collect(a->store, &a->r.s, &l);
 	a->collect_us = clock_us() + COLLECT_US;

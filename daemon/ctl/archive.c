@@ -249,27 +249,30 @@ static int backup_rounds(struct archive *a)
 int ctl_backup(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
 {
 	struct archive a = {.c = c, .from = c->store};
-	char part[PATH_MAX], versions[PATH_MAX + 16];
+	char dir[PATH_MAX], part[PATH_MAX], versions[PATH_MAX + 16];
+	size_t n = n_pos == 1 ? strlen(pos[0]) : 0;
 	int r = 0;
 
-	if (n_pos != 1)
+	while (n > 1 && pos[0][n - 1] == '/') /* "DIR/" is DIR, not something in it */
+		n--;
+	if (!n)
 		return ctl_say(c, EXIT_USAGE, "backup DIR: the folder to be made");
-	if (snprintf(part, sizeof part, "%s.part", pos[0]) >= (int)sizeof part)
+	if (snprintf(dir, sizeof dir, "%.*s", (int)n, pos[0]) >= (int)sizeof dir || snprintf(part, sizeof part, "%s.part", dir) >= (int)sizeof part)
 		return ctl_say(c, EXIT_USAGE, "backup DIR: the path is too long");
 	snprintf(versions, sizeof versions, "%s/versions", part);
 	a.to = part;
-	if (access(pos[0], F_OK) == 0)
+	if (access(dir, F_OK) == 0)
 		return ctl_say(c, EXIT_REFUSED, "that folder exists; a backup is a new one");
 	r = fs_remove_tree(part); /* of a backup that was cut short */
 	if (!r)
 		r = fs_mkdirs(versions);
 	if (!r)
 		r = backup_rounds(&a);
-	if (!r && rename(part, pos[0]) < 0)
+	if (!r && rename(part, dir) < 0)
 		r = -errno;
 	if (r < 0)
 		(void)!fs_remove_tree(part);
-	return finish(c, v, &a, r, "copied into", pos[0]);
+	return finish(c, v, &a, r, "copied into", dir);
 }
 
 /* ---- restore ---- */
