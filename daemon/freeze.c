@@ -62,7 +62,10 @@ static bool read_weekly(const char **at, struct freeze *f)
 {
 	int from_day, to_day, from, to;
 
-	if (!read_time(at, &from_day, &from) || from_day < 0 || *(*at)++ != '-' || !read_time(at, &to_day, &to))
+	if (!read_time(at, &from_day, &from) || from_day < 0 || **at != '-')
+		return false;
+	++*at;
+	if (!read_time(at, &to_day, &to))
 		return false;
 	if (from_day < 7) {
 		to_day = to_day < 0 ? from_day : to_day;

@@ -48,7 +48,9 @@ static void write_draft(struct world *w)
 	real *x = calloc(draft_params(&ec), sizeof *x);
 	assert_non_null(x);
 	draft_init_random(&ec, 3, x);
-	assert_int_equal(publish_write_folder(w->draft, &c, d2t, x, &w->fz, json_object(), sha, &e), 0);
+	json_t *facts = json_object();
+	assert_int_equal(publish_write_folder(w->draft, &c, d2t, x, &w->fz, facts, sha, &e), 0);
+	json_decref(facts);
 	free(x);
 }
 
