@@ -186,12 +186,13 @@ static void say_all(const struct session *s)
 
 static int domain_of(struct session *s, const char *name)
 {
+	name = *name ? name : "other";
 	for (int i = 0; i < s->n_domains; i++)
 		if (strcmp(s->domain[i], name) == 0)
 			return i;
 	if (s->n_domains == MAX_GROUPS)
 		return MAX_GROUPS - 1;
-	(void)snprintf(s->domain[s->n_domains], sizeof s->domain[0], "%s", *name ? name : "other");
+	(void)snprintf(s->domain[s->n_domains], sizeof s->domain[0], "%s", name);
 	return s->n_domains++;
 }
 

@@ -6,7 +6,8 @@
  * that changes nothing shows that learning is not the cause: it goes on at the least duty for a while, or it
  * would be starved for another's fault. With nobody served there is nobody to spare.
  *
- * By ratio, the base is measured while nothing is computed: now and then a short pause is made for it (probing).
+ * By ratio, the base is measured while nothing is computed: now and then a short pause is made for it (probing). Serving's
+ * figure is of its last 128 rounds, so that many must have gone by without us, or the base would be our own tail.
  */
 #include "learn/governor.h"
 
@@ -103,7 +104,7 @@ static void fast_enough(struct governor *g)
 static void nobody_waits(struct governor *g, const struct governor_look *look, uint64_t now)
 {
 	g->seen = *look;
-	g->last_rounds = look->rounds;
+	g->last_rounds = g->worked = look->rounds;
 	g->moved_at = now;
 	g->paused = g->probing = false;
 	g->duty = 1;
@@ -111,12 +112,12 @@ static void nobody_waits(struct governor *g, const struct governor_look *look, u
 	g->tpot_ms = 0;
 }
 
-/* The base by ratio: known, or measured now without us. True: judge nothing yet. */
-static bool measure_base(struct governor *g, uint64_t now, bool computed)
+/* The base by ratio: known, or measured now without us. alone: all rounds that the figure is of were. True: judge nothing yet. */
+static bool measure_base(struct governor *g, uint64_t now, bool alone)
 {
 	if (g->o.tpot_p95_ms > 0 || !(g->o.tpot_ratio > 0))
 		return false;
-	if (!computed && g->tpot_ms > 0) {
+	if (alone && g->tpot_ms > 0) {
 		g->base_ms = g->base_ms > 0 ? 0.7 * g->base_ms + 0.3 * g->tpot_ms : g->tpot_ms;
 		g->base_at = now;
 		g->probing = false;
@@ -134,6 +135,7 @@ static bool measure_base(struct governor *g, uint64_t now, bool computed)
 
 void governor_saw(struct governor *g, uint64_t now, const struct governor_look *look, bool computed)
 {
+	bool first = look->there && !g->serving;
 	g->serving = look->there;
 	if (!look->there || !governed(g) || look->rounds < g->seen.rounds) { /* gone, or another life of it */
 		nobody_waits(g, look, now);
@@ -141,6 +143,8 @@ void governor_saw(struct governor *g, uint64_t now, const struct governor_look *
 	}
 	int64_t rounds = look->rounds - g->seen.rounds, tokens = look->generated - g->seen.generated;
 	int64_t enough = (int64_t)SETTLE_ROUNDS * (look->running > 1 ? look->running : 1);
+	if (computed || first) /* first: an earlier life of ours may have computed until just now */
+		g->worked = look->rounds;
 	if (look->rounds != g->last_rounds)
 		g->moved_at = now;
 	g->last_rounds = look->rounds;
@@ -157,7 +161,7 @@ void governor_saw(struct governor *g, uint64_t now, const struct governor_look *
 		return;
 	g->tpot_ms = tpot;
 	g->seen = *look;
-	if (measure_base(g, now, computed) || !((objective = governor_objective(g)) > 0))
+	if (measure_base(g, now, look->rounds - g->worked >= 2 * enough) || !((objective = governor_objective(g)) > 0))
 		return;
 	if (tpot > objective)
 		too_slow(g, now, objective);
@@ -218,6 +222,11 @@ enum governor_state governor_state(const struct governor *g, uint64_t now)
 {
 	return g->refused ? GOVERNOR_REFUSED : g->paused || g->probing ? GOVERNOR_PAUSED : now < g->asleep_until ? GOVERNOR_ASLEEP
 	       : g->duty < 1 || g->rows < g->o.max_rows ? GOVERNOR_STRETCHED : GOVERNOR_FULL;
+}
+
+bool governor_asleep(const struct governor *g, uint64_t now)
+{
+	return now < g->asleep_until;
 }
 
 bool governor_may_step(const struct governor *g, uint64_t now)

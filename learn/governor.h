@@ -40,6 +40,7 @@ struct governor_look {
 struct governor {
 	struct governor_options o;
 	struct governor_look seen;   /* where the counters stood at the last judgement */
+	int64_t worked;              /* rounds at the last look before which we computed */
 	int64_t last_rounds;         /* at the last look, and when they last moved */
 	uint64_t moved_at;
 	bool serving;                /* somebody answers at the socket */
@@ -53,6 +54,7 @@ struct governor {
 	uint64_t pauses, sleeps;     /* how often */
 };
 
+bool governor_asleep(const struct governor *g, uint64_t now_us);
 void governor_init(struct governor *g, const struct governor_options *o, uint64_t now_us);
 void governor_set(struct governor *g, const struct governor_options *o); /* other options under way */
 /* computed: was anything computed since the last look? */

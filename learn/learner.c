@@ -170,25 +170,29 @@ static int train(struct learner *l, struct run *r, int row0, int n)
 	int at = j.history + row0, lead = at < l->o.history_rows ? at : l->o.history_rows;
 	if (!k)
 		k = batch_build(&l->batcher, &j, at - lead, lead + n, lead, &b, &weighted);
-	double per_row = (double)(lead + n) / (double)n; /* the loss is a mean over all rows; of those with weight it is the same with and without a lead */
-	b.loss_max = loss_limit(l) / per_row;
+	/* Most kinds of loss are a mean over all rows. per_row: as if there were no lead, for people; per_weighted: over the rows with weight, for
+	 * what is usual, or a run whose rows are taught more densely than others' would pass for a spike. */
+	bool over_all = l->o.train.loss != LOSS_LK_ALPHA && l->o.train.loss != LOSS_LK_LAMBDA;
+	double per_row = over_all ? (double)(lead + n) / (double)n : 1, per_weighted = over_all && weighted ? (double)(lead + n) / (double)weighted : 1;
+	b.loss_max = loss_limit(l) / per_weighted;
 	if (!k && weighted == 0)
 		l->n.steps_empty++;
 	else if (!k)
 		k = l->o.kind->step(l->t, &b, &res);
 	joined_done(&j);
+	double each = res.loss * per_weighted;
 	res.loss *= per_row;
 	if (k == -ENOMEM || comm_lost(k))
 		return k;
 	if (k == 1 && isfinite(res.loss) && isfinite(res.grad_norm)) { /* far off, yet a number: this step is left out, the run is not */
 		l->n.steps_spike++;
-		note_usual(l, res.loss);
+		note_usual(l, each);
 	} else if (k) {
 		r->bad = true;
 		l->n.steps_bad++;
 	} else if (weighted) {
 		note(l, &res);
-		note_usual(l, res.loss);
+		note_usual(l, each);
 		return settle(l);
 	}
 	return 0;
@@ -373,9 +377,10 @@ static int apply_publish(struct learner *l, const struct journal_entry *x, struc
 
 static int apply_verdict(struct learner *l, const struct journal_entry *x)
 {
-	if (l->pending.version == x->version && *l->pending.name)
+	bool waited = l->pending.version == x->version && *l->pending.name, ours = waited && !l->pending.left;
+	if (waited)
 		learner_release(l);
-	if (l->anchor && strncmp(x->text, "accepted", 8) == 0) { /* what is good enough to serve is not to be forgotten from now on */
+	if (ours && l->anchor && strncmp(x->text, "accepted", 8) == 0) { /* what is good enough to serve is not to be forgotten from now on */
 		const real *w = learner_draft(l);
 		if (!w)
 			return -ENOMEM;
@@ -572,7 +577,7 @@ static int go_on_inexactly(struct learner *l, int64_t at, struct errtext *e)
 static int open_parts(struct learner *l, struct errtext *e)
 {
 	char path[PATH_MAX];
-	struct pool_options po = {.dir = path, .segment_bytes = l->o.segment_bytes, .max_bytes = l->o.pool_bytes};
+	struct pool_options po = {.dir = path, .segment_bytes = l->o.segment_bytes, .max_bytes = l->o.pool_bytes, .beats = l->o.beats};
 	join_init(&l->join, learner_run_closed, l);
 	l->counts = calloc((size_t)l->fz->V, sizeof *l->counts);
 	int r = l->counts ? fs_mkdirs(l->o.state_dir) : -ENOMEM;

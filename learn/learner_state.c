@@ -155,6 +155,10 @@ int learner_set_config(struct learner *l, const char *text, struct errtext *e)
 	if (l->o.max_rows < before.max_rows)
 		batcher_trim(&l->batcher);
 	l->batcher.whole_teacher = l->o.whole_teacher;
+	if (before.train.loss != l->o.train.loss || before.train.ttt_steps != l->o.train.ttt_steps || before.train.decay < l->o.train.decay || before.train.decay > l->o.train.decay) {
+		l->usual_loss = 0; /* of another scale */
+		l->losses = 0;
+	}
 	if (!l->t)
 		return 0;
 	size_t n = l->o.kind->n_params(l->t), m = l->o.kind->n_state(l->t);

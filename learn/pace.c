@@ -28,7 +28,7 @@ struct pace {
 
 	pthread_mutex_t lock;
 	struct governor g;
-	bool computed;      /* since the last look */
+	bool computed, computing; /* since the last look; now: a step may be longer than several looks */
 
 	/* the compute thread's */
 	bool stretch;
@@ -82,7 +82,7 @@ static void seen(void *arg, int r, json_t *params, const char *error)
 	if (r == 0)
 		look_of(params, &look);
 	pthread_mutex_lock(&p->lock);
-	governor_saw(&p->g, now, &look, p->computed);
+	governor_saw(&p->g, now, &look, p->computed || p->computing);
 	p->computed = false;
 	publish(p, now);
 	pthread_mutex_unlock(&p->lock);
@@ -208,7 +208,16 @@ void pace_stretch(struct pace *p, bool on)
 	p->debt_us = p->rested_us = 0;
 	pthread_mutex_lock(&p->lock);
 	p->computed = true;
+	p->computing = on;
 	pthread_mutex_unlock(&p->lock);
+}
+
+bool pace_asleep(struct pace *p)
+{
+	pthread_mutex_lock(&p->lock);
+	bool asleep = governor_asleep(&p->g, clock_us());
+	pthread_mutex_unlock(&p->lock);
+	return asleep;
 }
 
 int pace_rows(struct pace *p)

@@ -20,6 +20,7 @@ void pace_set(struct pace *p, const struct governor_options *o); /* any thread *
 void pace_attach(struct pace *p, struct dev *d);
 bool pace_may_step(struct pace *p);
 void pace_stretch(struct pace *p, bool on); /* around what is to be stretched */
+bool pace_asleep(struct pace *p);           /* the last candidates gained nothing */
 int pace_rows(struct pace *p);              /* of a step, at most */
 void pace_judged(struct pace *p, double gain);
 void pace_drift(struct pace *p, int level);

@@ -34,6 +34,7 @@ _Static_assert(sizeof(struct entry) == 40, "layout on disk");
 
 struct pool {
 	char *dir;
+	_Atomic uint64_t *beats; /* borrowed, may be NULL */
 	uint32_t segment_bytes;
 	uint64_t max_bytes;
 	struct pool_where at;
@@ -60,6 +61,7 @@ int pool_open(const struct pool_options *o, struct pool **ret, struct errtext *e
 	}
 	p->segment_bytes = o->segment_bytes;
 	p->max_bytes = o->max_bytes;
+	p->beats = o->beats;
 	p->fd = p->rfd = -1;
 	*ret = p;
 	return 0;
@@ -164,6 +166,7 @@ static void checksum(const void *blob, size_t len, uint8_t ret[16])
 static int read_entry(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, struct buf *out)
 {
 	int fd, r = open_segment(p, segment, false, &fd);
+	*h = (struct entry){0}; /* behind the last one nothing is read: not the one before again */
 	if (r)
 		return r;
 	if ((r = read_at(fd, h, sizeof *h, offset)))
@@ -309,6 +312,8 @@ static int each_header(struct pool *p, int (*each)(struct pool *p, uint32_t segm
 			if (read_header(p, segment, at, &h))
 				break;
 			r = each(p, segment, at, &h, arg);
+			if (p->beats)
+				++*p->beats;
 		}
 	return r;
 }
@@ -364,6 +369,47 @@ static int erase(struct pool *p, uint32_t segment, uint32_t offset, const struct
 	return r;
 }
 
+/* The segment's file ends with its last entry; one that is not begun yet goes. -ENOENT: there is none. */
+static int cut_tail(struct pool *p, uint32_t segment)
+{
+	char path[PATH_MAX];
+	struct entry h;
+	struct stat st;
+	uint32_t at = 0;
+	int r = seg_path(p, segment, path);
+	if (r || stat(path, &st))
+		return r ? r : -errno;
+	if (segment > p->at.segment) {
+		if (p->rfd >= 0 && p->rfd_segment == segment) { /* another file gets that name later */
+			(void)close(p->rfd);
+			p->rfd = -1;
+		}
+		return unlink(path) ? -errno : 0;
+	}
+	while (segment < p->at.segment && !read_header(p, segment, at, &h))
+		at += (uint32_t)sizeof h + h.len;
+	at = segment == p->at.segment ? p->at.offset : at;
+	if (st.st_size <= (off_t)at)
+		return 0;
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	r = fd < 0 || ftruncate(fd, at) || fsync(fd) ? -errno : 0;
+	if (fd >= 0)
+		(void)close(fd);
+	return r;
+}
+
+static int cut_tails(struct pool *p)
+{
+	uint32_t segment;
+	int r = oldest_segment(p, &segment);
+	for (; !r; segment++) {
+		r = cut_tail(p, segment);
+		if (r == -ENOENT && segment < p->at.segment)
+			r = 0;
+	}
+	return r == -ENOENT ? pool_sync(p) : r;
+}
+
 static int erase_older(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, void *arg)
 {
 	struct erasing *x = arg;
@@ -378,6 +424,8 @@ int pool_erase_older(struct pool *p, int64_t time_s, uint64_t *ret_n)
 {
 	struct erasing x = {.before = time_s};
 	int r = each_header(p, erase_older, &x);
+	if (!r)
+		r = cut_tails(p);
 	*ret_n = x.n;
 	return r;
 }
@@ -396,7 +444,7 @@ static int erase_matching(struct pool *p, uint32_t segment, uint32_t offset, str
 	if (h->magic != MAGIC)
 		return 0;
 	int r = read_entry(p, segment, offset, &again, &x->blob);
-	if (r == -ENOMEM || (!r && !x->match(x->arg, x->blob.data, h->len)))
+	if ((r && r != -EIO) || (!r && !x->match(x->arg, x->blob.data, h->len)))
 		return r;
 	r = erase(p, segment, offset, h); /* one that is damaged goes too: nobody can say whose it was, and nobody can read it */
 	x->n += !r;
@@ -408,6 +456,8 @@ int pool_erase_if(struct pool *p, bool (*match)(void *arg, const void *blob, uin
 {
 	struct matching x = {.match = match, .arg = arg, .blob = BUF_INIT(0)};
 	int r = each_header(p, erase_matching, &x);
+	if (!r)
+		r = cut_tails(p);
 	buf_done(&x.blob);
 	*ret_n = x.n;
 	*ret_bytes = x.bytes;

@@ -21,6 +21,7 @@ struct pool_options {
 	const char *dir;        /* state_dir/pool; made when missing */
 	uint32_t segment_bytes; /* a segment takes no further record past this */
 	uint64_t max_bytes;     /* the oldest segments go past this */
+	_Atomic uint64_t *beats; /* grows while erasing reads through it, which may take minutes; may be NULL */
 };
 struct pool_where { uint32_t first, segment, offset; }; /* oldest segment, and where the next record goes */
 
@@ -53,7 +54,8 @@ int MUSTCHECK pool_oldest(struct pool *p, int64_t *ret_time_s);
  * what no checkpoint and no run needs any more. *ret_n: how many. */
 int MUSTCHECK pool_erase_older(struct pool *p, int64_t time_s, uint64_t *ret_n);
 
-/* The same for those whose blob match says yes to. *ret_bytes: of their blobs. */
+/* The same for those whose blob match says yes to. *ret_bytes: of their blobs. Both cut off too what a crash left behind the last entry of a
+ * segment: records in part overwritten, which nobody can reach. */
 int MUSTCHECK pool_erase_if(struct pool *p, bool (*match)(void *arg, const void *blob, uint32_t len), void *arg, uint64_t *ret_n, uint64_t *ret_bytes);
 
 /* Over the size: forget the oldest segment (never the one being written). true when

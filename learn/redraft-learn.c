@@ -6,6 +6,7 @@
  *   redraft-learn train [--key value ...]     a draft from records on disk (cmd_train.c)
  *   redraft-learn bootstrap --server URL      traffic for a model that has none (cmd_bootstrap.c)
  *   redraft-learn collect [--key value ...]   the topic's records into a folder; export-records: as single files (cmd_collect.c)
+ *   redraft-learn replay --version N          what a version would have had accepted (cmd_replay.c)
  *   redraft-learn pack, unpack                a draft as one 8-bit file, and back (cmd_pack.c)
  *   redraft-learn --follow_journal PATH ...   repeat a recorded run from its first entry, print hashes, end
  *
@@ -119,7 +120,7 @@ static const struct conf_entry entries[] = {
 static const struct conf_program program = {
 	.name = "redraft-learn",
 	.summary = "Trains the draft of a speculative-decoding server on what it serves. First argument \"init\": make version 1; "
-		   "\"train\", \"bootstrap\", \"collect\", \"export-records\", \"pack\", \"unpack\" have a --help of their own.",
+		   "\"train\", \"bootstrap\", \"collect\", \"export-records\", \"replay\", \"pack\", \"unpack\" have a --help of their own.",
 	.entries = entries, .struct_size = sizeof(struct conf)};
 static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
 
@@ -145,6 +146,12 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 	};
 	o->train.ranks = ranks;
 	o->train.ulysses = (int)c->ulysses;
+}
+
+/* Ranks share rows through ordinary memory: main refuses cuda by name, and auto is the CPU. */
+static enum dev_kind device_of(const struct conf *c)
+{
+	return ranks->size > 1 ? DEV_CPU : (enum dev_kind)c->device;
 }
 
 static int n_threads(const struct conf *c)
@@ -219,7 +226,7 @@ static int init(const struct conf *c, const struct frozen *fz)
 	learner_options(c, &o);
 	int r = open_source(c, &src, &e);
 	if (!r)
-		r = dev_new(&(struct dev_options){.kind = (enum dev_kind)c->device, .threads = n_threads(c), .math = (enum dev_math)c->device_math}, &d, &e);
+		r = dev_new(&(struct dev_options){.kind = device_of(c), .threads = n_threads(c), .math = (enum dev_math)c->device_math}, &d, &e);
 	if (!r)
 		r = learner_open(&o, d, src, fz, &l, &e);
 	if (r == LEARNER_E_INEXACT)
@@ -336,7 +343,7 @@ static json_t *on_config(void *arg)
 static int run(struct conf *c, const struct frozen *fz, int argc, char **argv)
 {
 	struct worker_options o = {
-		.device = {.kind = (enum dev_kind)c->device, .threads = n_threads(c), .math = (enum dev_math)c->device_math, .background = true},
+		.device = {.kind = device_of(c), .threads = n_threads(c), .math = (enum dev_math)c->device_math, .background = true},
 		.nice = (int)c->nice, .policy = c->policy == 0 ? SCHED_OTHER : c->policy == 1 ? SCHED_BATCH : SCHED_IDLE,
 		.serve_socket = c->serve_socket, .daemon_socket = c->daemon_socket,
 		.follow = *c->follow_journal ? c->follow_journal : NULL, .follow_print = (int)c->follow_print,
@@ -421,6 +428,9 @@ int main(int argc, char **argv)
 	log_init("redraft-learn", levels[c.log_level]);
 	if (n && strcmp(word[0], "init") != 0) {
 		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect, export-records, replay, pack and unpack", word[0]);
+		r = fail(2, e.text);
+	} else if (ranks->size > 1 && c.device == DEV_CUDA) {
+		(void)errtext_set(&e, 0, "device = cuda with %d ranks: they share rows through ordinary memory so far; take device = cpu", ranks->size);
 		r = fail(2, e.text);
 	} else if (frozen_open(c.store, c.target_fp, &fz, &e))
 		r = fail(2, e.text);

@@ -215,6 +215,8 @@ int worker_due(struct worker *w, struct errtext *e)
 	uint64_t now = clock_us();
 	int r = 0;
 	bool way = true;
+	if (pace_asleep(w->pace)) /* the next candidate is of a whole interval awake: one of a few steps would gain nothing again */
+		w->published_at = now;
 	if (*l->pending.name && !l->pending.version)
 		r = submit(w, e);
 	if (!r)

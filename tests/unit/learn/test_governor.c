@@ -141,6 +141,8 @@ static void test_ratio(void **unused)
 	serve(4, 80); /* 40 a token with us: no base yet, so a moment without us */
 	assert_int_equal(state(), GOVERNOR_PAUSED);
 	assert_true(says("measuring"));
+	serve(4, 60); /* half of the rounds that this is of were still with us */
+	assert_int_equal(state(), GOVERNOR_PAUSED);
 	serve(4, 40);
 	assert_true(governor_may_step(&g, now));
 	assert_true(governor_objective(&g) > 29 && governor_objective(&g) < 31);
@@ -201,6 +203,7 @@ static void test_sleep(void **unused)
 	governor_judged(&g, now, 0);
 	assert_int_equal(state(), GOVERNOR_ASLEEP);
 	assert_true(says("3 candidates"));
+	assert_true(governor_asleep(&g, now));
 	now += 101ull * S;
 	assert_int_equal(state(), GOVERNOR_FULL);
 	governor_judged(&g, now, 0); /* still nothing: twice as long */

@@ -148,8 +148,80 @@ static void test_shrink(void **state)
 	assert_int_equal(fs_remove_tree(dir), 0);
 }
 
+static bool none(void *arg, const void *blob, uint32_t len)
+{
+	(void)arg, (void)blob, (void)len;
+	return false;
+}
+
+static bool is_byte(void *arg, const void *blob, uint32_t len)
+{
+	return len && *(const uint8_t *)blob == *(const uint8_t *)arg;
+}
+
+static int count(void *arg, int partition, int64_t offset, const void *blob, uint32_t len, struct pool_ref ref)
+{
+	(void)partition, (void)offset, (void)blob, (void)len, (void)ref;
+	++*(int *)arg;
+	return 0;
+}
+
+/* Erasing leaves nothing of what a crash left behind the entries either, and what is last in a segment may be what goes. */
+static void test_erase(void **state)
+{
+	char dir[256], path[300];
+	uint8_t wanted = 3;
+	uint64_t n, bytes;
+	int seen = 0;
+	(void)state;
+	tw_temp_dir(dir);
+	_Atomic uint64_t beats = 0;
+	struct pool_options o = {.dir = dir, .segment_bytes = SEG, .max_bytes = MAX, .beats = &beats};
+	struct errtext e = {""};
+	struct pool *p = open_pool(dir);
+	(void)put(p, 1, 300);
+	struct pool_where w = pool_where(p);
+	(void)put(p, 9, 500); /* these come again as something smaller: the end of 9 and all of 10 are left */
+	(void)put(p, 10, 400);
+	pool_close(p);
+	assert_int_equal(pool_open(&o, &p, &e), 0);
+	pool_rewind(p, w);
+	struct buf b = BUF_INIT(0);
+	int64_t time_s;
+	assert_int_equal(pool_peek(p, 0, 9, &b, &time_s), 0);
+	struct pool_ref two = put(p, 2, 100), three = put(p, 3, 100);
+	assert_int_equal(two.segment, 0);
+	assert_int_equal(pool_erase_if(p, none, NULL, &n, &bytes), 0);
+	assert_int_equal(n, 0);
+	assert_true(beats >= 3);
+	for (int s = 0; s < 2; s++) {
+		struct fs_map m = {0};
+		(void)snprintf(path, sizeof path, "%s/%08d.seg", dir, s);
+		if (s) {
+			assert_int_equal(access(path, F_OK), -1);
+			continue;
+		}
+		assert_int_equal(fs_map(path, &m), 0);
+		assert_int_equal(m.len, pool_where(p).offset);
+		fs_unmap(&m);
+	}
+	assert_int_equal(pool_erase_if(p, is_byte, &wanted, &n, &bytes), 0);
+	assert_int_equal(n, 1);
+	assert_int_equal(bytes, 100);
+	assert_int_equal(pool_read(p, three, &b), -EIO);
+	(void)put(p, 4, 800); /* the next segment: three is the last of its own */
+	check(p, two, 2);
+	pool_close(p);
+	p = open_pool(dir);
+	assert_int_equal(pool_scan(p, count, &seen), 0);
+	assert_int_equal(seen, 3);
+	buf_done(&b);
+	pool_close(p);
+	assert_int_equal(fs_remove_tree(dir), 0);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_back), cmocka_unit_test(test_damage), cmocka_unit_test(test_tail), cmocka_unit_test(test_shrink)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_back), cmocka_unit_test(test_damage), cmocka_unit_test(test_tail), cmocka_unit_test(test_erase), cmocka_unit_test(test_shrink)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
