@@ -380,7 +380,8 @@ static int apply_verdict(struct learner *l, const struct journal_entry *x)
 	bool waited = l->pending.version == x->version && *l->pending.name, ours = waited && !l->pending.left;
 	if (waited)
 		learner_release(l);
-	if (ours && l->anchor && strncmp(x->text, "accepted", 8) == 0) { /* what is good enough to serve is not to be forgotten from now on */
+	bool good = strncmp(x->text, "accepted", 8) == 0 || strcmp(x->text, "live") == 0; /* live: the verdict was lost, the store knew it */
+	if (ours && l->anchor && good) { /* what is good enough to serve is not to be forgotten from now on */
 		const real *w = learner_draft(l);
 		if (!w)
 			return -ENOMEM;
