@@ -16,7 +16,7 @@
 #include "daemon/base/rpc.h"
 #include "kernels/dev.h"
 
-enum { ASK_TIMEOUT_MS = 2000, SLEEP_MIN_US = 2000, SLEEP_MAX_US = 50000, STEP_REST_US = 10000000, OWED_MAX_US = 60000000 };
+enum { ASK_TIMEOUT_MS = 2000, SLEEP_MIN_US = 2000, SLEEP_MAX_US = 50000, STEP_REST_US = 10000000, OWED_MAX_US = 60000000, LATE_MOST = 10 };
 
 struct pace {
 	struct loop *loop;
@@ -24,6 +24,7 @@ struct pace {
 	char *socket;
 	uint64_t ask_us;
 	bool asking;
+	int late;           /* answers that did not come in time, running */
 	enum governor_state said;
 
 	pthread_mutex_t lock;
@@ -79,6 +80,9 @@ static void seen(void *arg, int r, json_t *params, const char *error)
 	uint64_t now = clock_us();
 	(void)error;
 	p->asking = false;
+	p->late = r == -ETIMEDOUT ? p->late + 1 : 0;
+	if (p->late && p->late <= LATE_MOST) /* somebody is there and slow, perhaps through us: no reason to go faster */
+		return;
 	if (r == 0)
 		look_of(params, &look);
 	pthread_mutex_lock(&p->lock);
