@@ -17,7 +17,7 @@
 #   make bench-gpu  decode, training, capture and switch rates of a real GPU against its limits
 #   make bench-adapt  a stream of changing domains: what is followed, what is kept (hours; QUICK=1 minutes)
 #   make sims       how well the daemon judges, in simulation: drift, gate, canary (daemon/README.md has the figures)
-#   make V=faults   a server with faults that can be switched on (serve/fault.h)
+#   make faults     a server with faults that can be switched on (serve/fault.h): build/release/faults/bin/redraft-serve
 #   make V=asan     the same under AddressSanitizer and UBSan, into build/asan
 #   make help       this list
 SHELL  := /bin/bash
@@ -32,7 +32,6 @@ OPT.release := -O2 -g
 OPT.asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 OPT.double  := -O2 -g -DREDRAFT_DOUBLE
 OPT.gpu     := -O2 -g
-OPT.faults  := -O2 -g -DREDRAFT_FAULTS# faults that a test can switch on (serve/fault.h)
 CFLAGS  := -std=gnu11 $(WARN) $(OPT.$(V)) -I. -MMD -MP -pthread -fno-math-errno -fvisibility=hidden -D_GNU_SOURCE -DREDRAFT_COMMIT='"$(COMMIT)"'
 LDFLAGS := $(filter -fsanitize%,$(OPT.$(V))) -pthread
 LIBS    := -lrdkafka -levent -levent_pthreads -ljansson -lcrypto -lzstd -lm
@@ -64,6 +63,18 @@ $(B)/bin/redraft-learn: $(call obj,learn/redraft-learn.c $(LEARN) $(KERNELS) $(S
 $(B)/bin/redraftd:      $(call obj,daemon/redraftd.c $(DAEMON) $(SCHEMAS) $(BASE))
 $(B)/bin/redraftctl:    $(call obj,$(CTL) $(SCHEMAS) $(BASE))
 $(B)/bin/redraft-mock-broker: $(call obj,deploy/demo/mock-broker.c $(BASE))
+# The server once more, of the same objects but for those that know of injected faults.
+FAULTY := $(shell grep -l '"serve/fault.h"' serve/*.c)
+faults: $(B)/faults/bin/redraft-serve
+$(B)/faults/bin/redraft-serve: $(FAULTY:%.c=$(B)/faults/%.o) $(filter-out $(call obj,$(FAULTY)),$(call obj,serve/redraft-serve.c $(SERVE) $(KERNELS) $(SCHEMAS) $(BASE)))
+$(B)/faults/bin/redraft-serve: LDFLAGS += -Wl,-rpath,'$$ORIGIN/../../lib/redraft'
+$(B)/faults/bin/%:
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS)
+$(B)/faults/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -DREDRAFT_FAULTS -c -o $@ $<
+
 # Where the kernels of a GPU lie.
 $(B)/bin/redraft-serve $(B)/bin/redraft-learn: LDFLAGS += -Wl,-rpath,'$$ORIGIN/../lib/redraft'
 $(B)/bin/%:
@@ -246,6 +257,6 @@ help:
 	@sed -n 's/^#   //p' Makefile
 clean:
 	rm -rf build
-.PHONY: all sims cuda check-gpu bench-gpu docs install deb unit unit-bins deps demo check system lint fuzz bench bench-adapt soak help clean
+.PHONY: all faults sims cuda check-gpu bench-gpu docs install deb unit unit-bins deps demo check system lint fuzz bench bench-adapt soak help clean
 .DEFAULT_GOAL := all
 -include $(shell test -d $(B) && find $(B) -name '*.d')

@@ -21,12 +21,12 @@
 enum { COMPARE_MS = 600000, COMPARE_REQUESTS = 64 };
 static const uint64_t compare_again_us = 60ull * 1000000;
 
-static void act_found_decay(struct act *a, long long version, double served, double replayed, int requests)
+static void act_found_decay(struct act *a, long long version, const struct drift_compared *c)
 {
 	char text[RO_TEXT];
 
-	snprintf(text, sizeof text, "decay, not drift: version %lld was served at accept length %.3f, its weights say %.3f (%d requests)",
-		 version, served, replayed, requests);
+	snprintf(text, sizeof text, "decay, not drift: version %lld was served at accept length %.3f, its weights say %.3f, %.1f %% of rounds differ (%d requests)",
+		 version, c->served_al, c->replayed_al, 100 * c->differ, c->requests);
 	act_alarm(a, text);
 }
 
@@ -41,9 +41,8 @@ void act_alarm(struct act *a, const char *text)
 static void act_compared(void *arg, int r, json_t *params, const char *error)
 {
 	struct act *a = arg;
-	double served, replayed, se;
+	struct drift_compared c = {0};
 	json_int_t version; /* the one compared: another may be live by now */
-	int requests;
 
 	a->comparing = false;
 	if (r != 0) { /* nobody there, or too few rounds yet */
@@ -51,17 +50,18 @@ static void act_compared(void *arg, int r, json_t *params, const char *error)
 		log_debug("served against replayed: %s", error ? error : "no answer");
 		return;
 	}
-	if (json_unpack(params, "{s:I, s:i, s:F, s:F, s:F}", "version", &version, "requests", &requests, "served_al", &served, "replayed_al", &replayed, "gap_se", &se) != 0 ||
-	    !isfinite(served) || !isfinite(replayed) || !isfinite(se)) {
+	if (json_unpack(params, "{s:I, s:i, s:F, s:F, s:F, s?F, s?F}", "version", &version, "requests", &c.requests, "served_al", &c.served_al, "replayed_al",
+			&c.replayed_al, "gap_se", &c.gap_se, "differ", &c.differ, "differ_se", &c.differ_se) != 0 ||
+	    !isfinite(c.served_al) || !isfinite(c.replayed_al) || !isfinite(c.gap_se) || !isfinite(c.differ) || !isfinite(c.differ_se)) {
 		log_warn("served against replayed: the learner's answer is no use");
 		return;
 	}
 	metric_set(metrics_gauge(a->metrics, "redraft_served_replayed_gap", NULL, "Replayed minus served accept length of the live version on the same rounds."),
-		   replayed - served);
-	log_info("served against replayed: version %lld, %.3f against %.3f on %d requests (standard error %.4f)",
-		 (long long)version, served, replayed, requests, se);
-	if (drift_is_decay(served, replayed, se, requests) && !a->r.s.alarm[0])
-		act_found_decay(a, (long long)version, served, replayed, requests);
+		   c.replayed_al - c.served_al);
+	log_info("served against replayed: version %lld, %.3f against %.3f on %d requests (standard error %.4f), %.2f %% of rounds differ (%.2f)",
+		 (long long)version, c.served_al, c.replayed_al, c.requests, c.gap_se, 100 * c.differ, 100 * c.differ_se);
+	if (drift_is_decay(&c) && !a->r.s.alarm[0])
+		act_found_decay(a, (long long)version, &c);
 }
 
 void act_compare(struct act *a)

@@ -258,11 +258,11 @@ int drift_level(const struct drift *d)
 	return !fallen ? 0 : of_fallen > all / 2 ? 3 : fallen > 1 ? 2 : 1;
 }
 
-bool drift_is_decay(double served_al, double replayed_al, double gap_se, int requests)
+bool drift_is_decay(const struct drift_compared *c)
 {
-	double gap = fabs(replayed_al - served_al);
+	double gap = fabs(c->replayed_al - c->served_al);
 
-	return requests >= 16 && gap > 0.02 * replayed_al && gap > 4 * gap_se;
+	return c->requests >= 16 && ((gap > 0.02 * c->replayed_al && gap > 4 * c->gap_se) || c->differ - 4 * c->differ_se > 0.05);
 }
 
 /* ---- shown ---- */

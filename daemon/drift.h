@@ -37,9 +37,11 @@ struct drift *drift_free(struct drift *d);
 int drift_take(struct drift *d, const struct round_record *r, char ret_text[static DRIFT_TEXT]);
 /* 0 none, 1 one stream has fallen, 2 several, 3 more than half of the recent traffic */
 int drift_level(const struct drift *d);
-/* Served against replayed, the same version on the same rounds: they differ by more than 2 % and four standard errors, on at least 16
- * requests. Then it is not the traffic. */
-bool drift_is_decay(double served_al, double replayed_al, double gap_se, int requests);
+/* Served against replayed: the same version on the same rounds, and of how many the two numbers are not the same; standard errors by requests. */
+struct drift_compared { double served_al, replayed_al, gap_se, differ, differ_se; int requests; };
+/* On at least 16 requests, their means differ by more than 2 % and four standard errors, or surely more than 5 % of the rounds do, which is more
+ * than ties decided by rounding. Then it is not the traffic. */
+bool drift_is_decay(const struct drift_compared *c);
 /* [{domain, context, version, requests, mean, sd, recent, p50, p95, accepted_at: [], alarm, evidence, adwin, kswin}] */
 json_t *drift_streams(const struct drift *d);
 int MUSTCHECK drift_print(const struct drift *d, struct buf *out); /* for /metrics */

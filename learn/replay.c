@@ -143,9 +143,12 @@ static void walk(const struct replay *p, struct replay_result *res)
 {
 	const struct replay_request *r = p->r;
 	if (r->round_start) {
-		for (int i = 0; i < r->n_rounds; i++)
+		for (int i = 0; i < r->n_rounds; i++) {
 			if (p->limit[r->round_start[i]])
 				count_round(p, r->round_start[i], res);
+			if (r->round_accepted)
+				r->round_accepted[i] = p->hits[r->round_start[i]];
+		}
 		return;
 	}
 	for (uint32_t row = (uint32_t)r->first_round_row; row < (uint32_t)r->n && p->limit[row]; row += 1u + p->hits[row])

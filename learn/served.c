@@ -6,27 +6,49 @@
 
 #include "learn/history.h"
 
+/* What a request gives: rounds, accepted proposals of both, and rounds in which these are not the same number. */
+struct counts { double rounds, served, replayed, differ; };
+
 struct sums {
 	int requests;
-	double rounds, served, replayed;    /* accepted proposals */
-	double rr, rd, dd;                  /* of rounds and of replayed - served, over requests */
+	struct counts all;
+	double rr, rd, dd, rx, xx; /* products over requests: r rounds, d replayed - served, x differ */
 };
 
-static int rounds_of(const struct joined *j, uint32_t version, uint32_t *start, uint8_t *len, double *ret_accepted)
+/* The rounds of one request under one version. */
+struct rounds {
+	int n;
+	uint32_t *start;
+	uint8_t *len, *served, *replayed;
+};
+
+static int rounds_new(struct rounds *x, int most)
 {
-	int n = 0;
-	*ret_accepted = 0;
+	size_t n = (size_t)most + 1;
+	*x = (struct rounds){.start = malloc(n * sizeof *x->start), .len = malloc(n), .served = malloc(n), .replayed = malloc(n)};
+	return x->start && x->len && x->served && x->replayed ? 0 : -ENOMEM;
+}
+
+static void rounds_done(struct rounds *x)
+{
+	free(x->start);
+	free(x->len);
+	free(x->served);
+	free(x->replayed);
+}
+
+static void rounds_of(const struct joined *j, uint32_t version, struct rounds *x)
+{
 	for (int i = 0; i < j->n_rounds; i++) {
 		if (j->round_version[i] != version || !j->round_len[i] || (int)j->round_start[i] >= j->n - 1)
 			continue;
-		start[n] = j->round_start[i];
-		len[n++] = j->round_len[i];
-		*ret_accepted += j->round_accepted[i];
+		x->start[x->n] = j->round_start[i];
+		x->len[x->n] = j->round_len[i];
+		x->served[x->n++] = j->round_accepted[i];
 	}
-	return n;
 }
 
-static int replay_rounds(struct learner *l, const struct draft *d, const struct joined *j, const uint32_t *start, const uint8_t *len, int n, struct replay_result *ret)
+static int replay_rounds(struct learner *l, const struct draft *d, const struct joined *j, const struct rounds *x)
 {
 	size_t values = (size_t)j->n * (size_t)j->H3;
 	real *f = malloc(values * sizeof *f);
@@ -34,44 +56,59 @@ static int replay_rounds(struct learner *l, const struct draft *d, const struct 
 		return -ENOMEM;
 	for (size_t i = 0; i < values; i++)
 		f[i] = (real)bf16_to_f32(j->features[i]);
-	struct replay_request q = {.n = j->n, .ids = j->ids, .pos = j->pos, .features = f, .round_start = start, .round_len = len, .n_rounds = n};
-	int r = replay_accept_length(l->d, &d->c, d->w, d->d2t, l->fz->embedding, &q, TTT_MAX_STEPS, ret);
+	struct replay_request q = {.n = j->n, .ids = j->ids, .pos = j->pos, .features = f, .round_start = x->start, .round_len = x->len, .n_rounds = x->n,
+				   .round_accepted = x->replayed};
+	struct replay_result res;
+	int r = replay_accept_length(l->d, &d->c, d->w, d->d2t, l->fz->embedding, &q, TTT_MAX_STEPS, &res);
 	free(f);
 	return r;
 }
 
-static void enter(struct sums *s, double rounds, double served, double replayed)
+static void enter(struct sums *s, const struct rounds *x)
 {
-	double d = replayed - served;
+	struct counts c = {.rounds = x->n};
+	for (int i = 0; i < x->n; i++) {
+		c.served += x->served[i];
+		c.replayed += x->replayed[i];
+		c.differ += x->served[i] != x->replayed[i];
+	}
+	double d = c.replayed - c.served;
 	s->requests++;
-	s->rounds += rounds;
-	s->served += served;
-	s->replayed += replayed;
-	s->rr += rounds * rounds;
-	s->rd += rounds * d;
+	s->all.rounds += c.rounds;
+	s->all.served += c.served;
+	s->all.replayed += c.replayed;
+	s->all.differ += c.differ;
+	s->rr += c.rounds * c.rounds;
+	s->rd += c.rounds * d;
 	s->dd += d * d;
+	s->rx += c.rounds * c.differ;
+	s->xx += c.differ * c.differ;
+}
+
+/* Standard error of a ratio of sums over requests, `ratio` to the rounds. */
+static double ratio_se(const struct sums *s, double ratio, double squares, double with_rounds)
+{
+	double n = s->requests, spread = n > 1 ? (squares - 2 * ratio * with_rounds + ratio * ratio * s->rr) * n / (n - 1) : 0;
+	return sqrt(spread > 0 ? spread : 0) / s->all.rounds;
 }
 
 /* One run into the sums; one that is damaged or holds none of these rounds changes nothing. */
 static int one_run(struct learner *l, const struct run *run, const struct draft *d, uint32_t version, struct sums *s)
 {
 	struct joined j = {0};
+	struct rounds x;
 	struct history h;
 	history_find(&l->runs, &l->join, run, &h);
 	if (h.kind != HISTORY_WHOLE || joined_load_after(l->pool, &h, h.total, run, (uint32_t)l->fz->V, &j))
 		return 0; /* a chain whose history is missing is no fair one */
-	uint32_t *start = malloc(((size_t)j.n_rounds + 1) * sizeof *start);
-	uint8_t *len = malloc((size_t)j.n_rounds + 1);
-	struct replay_result res = {0};
-	double accepted = 0;
-	int r = start && len ? 0 : -ENOMEM;
-	int n = r ? 0 : rounds_of(&j, version, start, len, &accepted);
-	if (n)
-		r = replay_rounds(l, d, &j, start, len, n, &res);
-	if (!r && res.rounds)
-		enter(s, res.rounds, accepted, res.accepted);
-	free(start);
-	free(len);
+	int r = rounds_new(&x, j.n_rounds);
+	if (!r)
+		rounds_of(&j, version, &x);
+	if (x.n)
+		r = replay_rounds(l, d, &j, &x);
+	if (!r && x.n)
+		enter(s, &x);
+	rounds_done(&x);
 	joined_done(&j);
 	return r;
 }
@@ -88,9 +125,10 @@ int served_compare(struct learner *l, uint32_t version, int max_requests, json_t
 		return r;
 	if (!s.requests)
 		return SERVED_E_NOT_ENOUGH;
-	double n = s.requests, gap = (s.replayed - s.served) / s.rounds;
-	double spread = n > 1 ? (s.dd - 2 * gap * s.rd + gap * gap * s.rr) * n / (n - 1) : 0;
-	*ret = json_pack("{s:I,s:i,s:I,s:f,s:f,s:f}", "version", (json_int_t)version, "requests", s.requests, "rounds", (json_int_t)s.rounds, "served_al",
-			 1 + s.served / s.rounds, "replayed_al", 1 + s.replayed / s.rounds, "gap_se", sqrt(spread > 0 ? spread : 0) / s.rounds);
+	const struct counts *c = &s.all;
+	double gap = (c->replayed - c->served) / c->rounds, differ = c->differ / c->rounds;
+	*ret = json_pack("{s:I,s:i,s:I,s:f,s:f,s:f,s:f,s:f}", "version", (json_int_t)version, "requests", s.requests, "rounds", (json_int_t)c->rounds, "served_al",
+			 1 + c->served / c->rounds, "replayed_al", 1 + c->replayed / c->rounds, "gap_se", ratio_se(&s, gap, s.dd, s.rd), "differ", differ,
+			 "differ_se", ratio_se(&s, differ, s.xx, s.rx));
 	return *ret ? 0 : -ENOMEM;
 }

@@ -11,6 +11,6 @@
 enum { SERVED_E_NOT_ENOUGH = 1 }; /* no round of the version is in the pool */
 
 /* Over the newest max_requests of the pool that hold rounds of `version`. *ret: {"version", "requests", "rounds", "served_al",
- * "replayed_al", "gap_se"}; gap_se = standard error of the difference of both, by requests (ratio estimator). -EINVAL or
- * -ENOENT with e: the version cannot be read. */
+ * "replayed_al", "gap_se", "differ", "differ_se"}; gap_se = standard error of the difference of both, by requests (ratio estimator); differ = the
+ * share of rounds in which other numbers were accepted, and its standard error. -EINVAL or -ENOENT with e: the version cannot be read. */
 int MUSTCHECK served_compare(struct learner *l, uint32_t version, int max_requests, json_t **ret, struct errtext *e);

@@ -99,6 +99,7 @@ struct replay_request {
 	int first_round_row;     /* row t of the first round */
 	/* recorded rounds to follow instead (served-against-replayed check), or NULL */
 	const uint32_t *round_start; const uint8_t *round_len; int n_rounds;
+	uint8_t *round_accepted; /* [n_rounds], filled: how many of each of those are right; or NULL */
 };
 struct replay_result { uint32_t rounds, accepted; uint32_t proposed_at[TTT_MAX_STEPS], accepted_at[TTT_MAX_STEPS]; };
 /* weights: flat masters of a draft (same order). AL = 1 + accepted/rounds. */

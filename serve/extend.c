@@ -5,6 +5,7 @@
  * logits of the last one, or when they fill a page, together and without: so a session that does not draft pays next
  * to nothing, and can draft again at any time.
  */
+#include <math.h>
 #include <string.h>
 #include "daemon/base/clock.h"
 #include "serve/engine_core.h"
@@ -75,10 +76,12 @@ static const real *gather_features(struct engine *g, const struct batch *x)
 {
 	const struct rows *b = &g->db;
 	int W = N_BOUNDARIES * g->H, at = 0, r = 0;
-	if (b->n_seqs == 1)
+	if (b->n_seqs == 1 && !FAULT(FAULT_OVERFLOW))
 		return x->from[0];
 	for (int i = 0; i < b->n_seqs && !r; at += x->rows[i++])
 		r = g->o.dev->ops->copy_rows(g->o.dev, g->d_features + (size_t)at * (size_t)W, W, x->from[i], W, NULL, x->rows[i], W);
+	for (int i = 0; i < at && FAULT(FAULT_OVERFLOW); i++)
+		g->d_features[(size_t)i * (size_t)W] = (real)INFINITY; /* what a number beyond half precision is stored as */
 	return r ? NULL : g->d_features;
 }
 
@@ -104,8 +107,8 @@ static void run_batch(struct engine *g, struct slot *sl, struct batch *x)
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
 			       .features = gather_features(g, x), .last_rows = x->last};
 	bool bad = !r.features || sl->kind->extend(draft_weights(g, sl), &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out);
-	for (int i = 0; i < b->n_seqs * TREE_WIDTH && !bad && (FAULT(FAULT_CORRUPT_D2T) || FAULT(FAULT_OVERFLOW)); i++)
-		first[i] = FAULT(FAULT_OVERFLOW) ? DRAFT_NONE : (first[i] + 7) % (uint32_t)g->V;
+	for (int i = 0; i < b->n_seqs * TREE_WIDTH && !bad && FAULT(FAULT_CORRUPT_D2T); i++)
+		first[i] = (first[i] + 7) % (uint32_t)g->V;
 	if (!x->prompts)
 		controller_cost(&g->ctl, CTL_EXTEND, b->M, (double)(clock_us() - start) / 1e3);
 	for (int i = 0; i < b->n_seqs; i++) {

@@ -1,6 +1,6 @@
 /* Faults of an engine, injected for tests: what redraftd has to tell from a change of the traffic.
  *
- * Only `make V=faults` compiles them in; elsewhere FAULT(x) is the constant false and nothing of it is left. The fault in force is named by
+ * Only `make faults` compiles them in; elsewhere FAULT(x) is the constant false and nothing of it is left. The fault in force is named by
  * the file $REDRAFT_FAULT_FILE, which is read again at each look (fault_poll), once a round.
  */
 #pragma once

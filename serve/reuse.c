@@ -132,7 +132,7 @@ static bool rebuild(struct engine *g, struct session *s, int i, int n)
 	rows_seq(b, s->draft_pages, row0, b->M);
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = 1,
 			       .features = g->d_features, .last_rows = &none};
-	if (sl->kind->extend(sl->x, &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out))
+	if (sl->kind->extend(draft_weights(g, sl), &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out))
 		return false;
 	for (int p = 0; p < n; p++)
 		page_of(g, s, i + p)->drafted |= bit_of(s);

@@ -96,7 +96,7 @@ static void shifts(void)
 	for (int i = 0; i < 10; i++) {
 		struct drift *d = NULL;
 		char text[DRIFT_TEXT];
-		double rounds = 0, served = 0, replayed = 0, rr = 0, rd = 0, dd = 0;
+		double rounds = 0, served = 0, replayed = 0, rr = 0, rd = 0, dd = 0, differ = 0, rx = 0, xx = 0;
 		int what = 0, n = 0;
 
 		if (drift_new(&drift_defaults, &d))
@@ -109,22 +109,38 @@ static void shifts(void)
 		}
 		for (; what == 1 && n < 64; n++) { /* as learn/served.c sums them */
 			struct round_record r = {.version = 1, .domain = "x"};
-			double a = 0, off = 0;
+			double a = 0, off = 0, x = 0;
 
 			one(&r, 0.31 - 0.02 * i);
 			for (int j = 0; j < r.k; j++)
 				a += r.accepted[j];
-			for (uint32_t j = 0; j < r.rounds; j++)
-				off += uniform() < 0.002 ? (uniform() < 0.5 ? -1 : 1) : 0;
+			for (uint32_t j = 0; j < r.rounds; j++) {
+				double tie = uniform() < 0.002 ? (uniform() < 0.5 ? -1 : 1) : 0;
+
+				off += tie;
+				x += fabs(tie);
+			}
 			rounds += r.rounds;
 			served += a;
 			replayed += a + off;
 			rr += (double)r.rounds * r.rounds;
 			rd += r.rounds * off;
 			dd += off * off;
+			differ += x;
+			rx += r.rounds * x;
+			xx += x * x;
 		}
-		double gap = n ? (replayed - served) / rounds : 0, spread = n ? (dd - 2 * gap * rd + gap * gap * rr) * n / (n - 1) : 0;
-		bool is = n && drift_is_decay(1 + served / rounds, 1 + replayed / rounds, sqrt(spread > 0 ? spread : 0) / rounds, n);
+		double gap = n ? (replayed - served) / rounds : 0, share = n ? differ / rounds : 0;
+		double spread[2] = {dd - 2 * gap * rd + gap * gap * rr, xx - 2 * share * rx + share * share * rr};
+		struct drift_compared c = {.requests = n, .differ = share};
+
+		if (n > 1) {
+			c.served_al = 1 + served / rounds;
+			c.replayed_al = 1 + replayed / rounds;
+			c.gap_se = sqrt(fmax(spread[0], 0) * n / (n - 1)) / rounds;
+			c.differ_se = sqrt(fmax(spread[1], 0) * n / (n - 1)) / rounds;
+		}
+		bool is = n && drift_is_decay(&c);
 		decay += is;
 		drift += what == 1 && !is;
 		drift_free(d);

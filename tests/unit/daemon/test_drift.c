@@ -1,6 +1,6 @@
 /* Streams and their alarm: a fall is found and named, a recovery and a new version end it, quiet traffic
  * stays quiet, and what is no evidence is passed over. How deep and wide the server drafts is no drift: neither is
- * an alarm raised by a change of shape, nor is a fall hidden by one. tests/bench/drift_sim.c measures how often and how soon.
+ * an alarm raised by a change of shape, nor is a fall hidden by one. What is decay, served against replayed, case by case. tests/bench/drift_sim.c measures how often and how soon.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -208,6 +208,27 @@ static void bounded(void **state)
 	drift_free(d);
 }
 
+static void drift_or_decay(void **state)
+{
+	static const struct { struct drift_compared c; bool decay; const char *why; } cases[] = {
+		{{2.500, 2.501, 0.002, 0.004, 0.002, 64}, false, "ties that rounding decided"},
+		{{2.5, 2.5, 0, 0, 0, 64}, false, "an engine that does what the weights say"},
+		{{2.0, 2.5, 0.1, 0.3, 0.05, 64}, true, "fewer accepted"},
+		{{2.5, 2.0, 0.1, 0.3, 0.05, 64}, true, "more than the weights can explain"},
+		{{2.0, 2.5, 0.2, 0.2, 0.05, 64}, false, "neither is sure"},
+		{{2.49, 2.50, 0.001, 0.02, 0.003, 64}, false, "sure, and too small to matter"},
+		{{3.054, 2.881, 0.13, 0.177, 0.03, 64}, true, "another draft of nearly the same quality: right elsewhere"},
+		{{2.5, 2.5, 0.1, 0.06, 0.004, 64}, false, "not surely more than ties"},
+		{{1.0, 2.5, 0.01, 0.9, 0.01, 15}, false, "too few"},
+		{{1.0, 2.5, 0.01, 0.9, 0.01, 16}, true, "enough"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		if (drift_is_decay(&cases[i].c) != cases[i].decay)
+			fail_msg("%s", cases[i].why);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -215,6 +236,7 @@ int main(void)
 		cmocka_unit_test(a_new_version_starts_anew),
 		cmocka_unit_test(small_falls_and_no_evidence),
 		cmocka_unit_test(a_change_of_shape_is_no_drift),
+		cmocka_unit_test(drift_or_decay),
 		cmocka_unit_test(bounded),
 	};
 

@@ -151,10 +151,26 @@ static void honest_broken_and_void(void **state)
 	l = read_claims("b", &src, 1, real_ones, 0);
 	assert_int_equal(served_compare(l, 1, 100, &j, &e), 0);
 	assert_true(field(j, "served_al") == field(j, "replayed_al") && field(j, "gap_se") == 0);
+	assert_true(field(j, "differ") == 0 && field(j, "differ_se") == 0);
 	assert_int_equal(field(j, "requests"), REQUESTS);
 	json_decref(j);
 	assert_int_equal(served_compare(l, 1, 5, &j, &e), 0);
 	assert_int_equal(field(j, "requests"), 5);
+	json_decref(j);
+	learner_close(l);
+	tw_source_done(&src);
+	int differ = 0;
+	for (int i = 0; i < REQUESTS; i++) { /* as many as in truth, elsewhere: another draft, as good */
+		broken[i] = real_ones[REQUESTS - 1 - i];
+		differ += broken[i] != real_ones[i];
+	}
+	assert_true(differ > REQUESTS / 10);
+	l = read_claims("e", &src, 1, broken, 0);
+	assert_int_equal(served_compare(l, 1, 100, &j, &e), 0);
+	assert_true(field(j, "served_al") == field(j, "replayed_al"));
+	double share = differ / (double)REQUESTS;
+	assert_true(fabs(field(j, "differ") - share) < 1e-12);
+	assert_true(fabs(field(j, "differ_se") - sqrt(share * (1 - share) / (REQUESTS - 1))) < 1e-12); /* one round a request: a coin's */
 	json_decref(j);
 	learner_close(l);
 	tw_source_done(&src);
