@@ -89,7 +89,7 @@ static const struct conf_entry entries[] = {
 	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 1 << 20, NULL, false, "tok", "rows of one step; longer runs take several"},
 	{"train.history_rows", CONF_INT, AT(history_rows), "256", 0, 16384, NULL, false, "tok", "rows before a window that are laid in front of it as context, an earlier request's too"},
 	{"train.ema", CONF_REAL, AT(ema), "0.95", 0, 0.99999, NULL, false, "", "decay a step of the averaged weights, which are what is published; 0 = the last weights are"},
-	{"train.anchor", CONF_REAL, AT(anchor), "0.01", 0, 1, NULL, false, "", "each step draws the weights this far towards the version that was begun from or last accepted; 0 = not"},
+	{"train.anchor", CONF_REAL, AT(anchor), "0.002", 0, 1, NULL, false, "", "each step draws the weights this far towards the version that was begun from or last accepted; 0 = not"},
 	{"train.spike", CONF_REAL, AT(spike), "3", 1.2, 1e9, NULL, false, "", "a loss so many times the running mean is no step"},
 	{"train.reject_weight", CONF_REAL, AT(reject_weight), "1", 0.01, 100, NULL, false, "", "weight of rows at which serving refused the draft's proposal"},
 	{"train.dedup", CONF_BOOL, AT(dedup), "on", 0, 0, NULL, false, "", "a prefix of a conversation that is in the pool already is not trained again"},
