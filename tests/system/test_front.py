@@ -82,9 +82,9 @@ def test_a_second_signal_ends_a_drain(stack):
     child = stack.start_serve(drain_s=600)
     c, _ = long_stream(stack, n=32)
     child.signal(signal.SIGTERM)
-    stack.wait("it says draining", 5, lambda: state(stack.address) == (503, "draining"), step=0.01)
+    stack.wait("it says draining", 20, lambda: state(stack.address) == (503, "draining"), step=0.01)
     child.signal(signal.SIGTERM)
-    assert child.proc.wait(10) == 0
+    assert child.proc.wait(30) == 0
     c.close()
 
 
