@@ -138,10 +138,13 @@ int audit_append(const char *dir, json_t *record, struct errtext *e)
 		r = -ENAMETOOLONG;
 	if (!r && (fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0640)) < 0)
 		r = -errno;
+	errno = EIO; /* what a short write is */
 	if (!r && (ftruncate(fd, s.whole) < 0 || pwrite(fd, line.data, line.len, s.whole) != (ssize_t)line.len || fsync(fd) < 0))
-		r = errno ? -errno : -EIO;
+		r = -errno;
 	if (fd >= 0)
 		close(fd);
+	if (!r)
+		r = fs_sync_dir(dir);
 	buf_done(&line);
 	return r < 0 ? errtext_set(e, r, "%.150s: %s", dir, strerror(-r)) : 0;
 }

@@ -116,6 +116,13 @@ static void test_refuses(void **state)
 	assert_int_equal(decode_changed("proposed", json_pack("[i,i]", 1, 1), NULL), -EINVAL);
 	assert_int_equal(decode_changed("accepted", json_pack("[i,i,i]", 10, 0, 0), NULL), -EINVAL);
 	assert_int_equal(decode_changed("proposed", json_pack("[i,i,i]", 11, 9, 9), NULL), -EINVAL);
+	/* rounds that branched: some of the proposals and acceptances, never more, and neither are the others */
+	assert_int_equal(decode_changed("tree_accepted", NULL, NULL), -EINVAL);
+	assert_int_equal(decode_changed("tree_proposed", json_pack("[i,i,i]", 10, 5, 4), NULL), -EINVAL);
+	assert_int_equal(decode_changed("tree_accepted", json_pack("[i,i,i]", 4, 5, 2), NULL), -EINVAL);
+	assert_int_equal(decode_changed("tree_proposed", json_pack("[i,i,i]", 3, 5, 4), NULL), -EINVAL);
+	assert_int_equal(decode_changed("tree_accepted", json_pack("[i,i,i]", 1, 3, 2), NULL), -EINVAL);
+	assert_int_equal(decode_changed("tree_accepted", json_pack("[i,i,i]", 2, 3, 2), NULL), 0);
 	assert_int_equal(decode_changed("unknown", json_true(), NULL), 0);
 	assert_int_equal(round_decode("", 0, &d, NULL), -EINVAL);
 	assert_int_equal(round_decode("[]", 2, &d, NULL), -EINVAL);
