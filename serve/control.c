@@ -47,8 +47,7 @@ static uint32_t live(const struct control *c)
 	return c->depth > 0 ? c->stack[c->depth - 1] : 0;
 }
 
-/* A slot that holds the version ready to draft, or NULL. */
-static const struct engine_slot *ready(const struct engine_status *s, uint32_t version)
+const struct engine_slot *control_ready(const struct engine_status *s, uint32_t version)
 {
 	for (int i = 0; i < 4; i++)
 		if (version && s->slots[i].version == version && strcmp(s->slots[i].state, "loading") != 0 &&
@@ -61,7 +60,7 @@ static const struct engine_slot *ready(const struct engine_status *s, uint32_t v
 static uint32_t previous(const struct control *c, const struct engine_status *s)
 {
 	for (int i = c->depth - 2; i >= 0; i--)
-		if (ready(s, c->stack[i]) && !(c->load && c->load->version == c->stack[i]))
+		if (control_ready(s, c->stack[i]) && !(c->load && c->load->version == c->stack[i]))
 			return c->stack[i];
 	return 0;
 }
@@ -211,6 +210,14 @@ bool control_generation_fits(struct control *c, struct rpc_call *call, const jso
 	return false;
 }
 
+bool control_loading(struct control *c, struct rpc_call *call, uint32_t version)
+{
+	if (!version || !c->load || c->load->version != version)
+		return false;
+	rpc_error(call, "io.redraft.Busy", "version %u is being loaded", version);
+	return true;
+}
+
 static void on_activate(void *ctx, struct rpc_call *call, json_t *p)
 {
 	struct control *c = ctx;
@@ -233,10 +240,8 @@ static void on_activate(void *ctx, struct rpc_call *call, json_t *p)
 	}
 	if (!control_generation_fits(c, call, p))
 		return;
-	if (version && c->load && c->load->version == version) { /* it may be in its slot, but its weights are not checked yet */
-		rpc_error(call, "io.redraft.Busy", "version %u is being loaded", version);
+	if (control_loading(c, call, version))
 		return;
-	}
 	all = strcmp(move, "all") == 0;
 	if (switch_to(c, version, all, deadline, from && strcmp(from, "operator") == 0 ? FROM_OPERATOR : FROM_DAEMON, &e) < 0)
 		rpc_error(call, "io.redraft.BadVersion", "%s", *e.text ? e.text : "the version is not loaded");
@@ -287,7 +292,7 @@ static void make_room(struct control *c)
 			return;
 	for (int i = 0; i < 4; i++) {
 		uint32_t v = s.slots[i].version;
-		if (ready(&s, v) && v != live(c) && v != previous(c, &s) && s.slots[i].requests == 0 && engine_unload(c->o.engine, v, &e) == 0) {
+		if (control_ready(&s, v) && v != live(c) && v != previous(c, &s) && s.slots[i].requests == 0 && engine_unload(c->o.engine, v, &e) == 0) {
 			control_note(c, false, "version %u left its slot to a new one", v);
 			return;
 		}
@@ -397,7 +402,7 @@ static void on_load(void *ctx, struct rpc_call *call, json_t *p)
 		return;
 	}
 	engine_status(c->o.engine, &s);
-	slot = ready(&s, version);
+	slot = control_ready(&s, version);
 	if (slot) /* it is there already: say what is held */
 		rpc_reply(call, json_pack("{s:I,s:s}", "version", (json_int_t)version, "weights_sha", slot->weights_sha));
 	else

@@ -34,10 +34,8 @@ void on_canary(void *ctx, struct rpc_call *call, json_t *p)
 	}
 	if (!control_generation_fits(c, call, p))
 		return;
-	if (version && c->load && c->load->version == version) { /* its weights are not checked yet */
-		rpc_error(call, "io.redraft.Busy", "version %u is being loaded", version);
+	if (control_loading(c, call, version))
 		return;
-	}
 	r = engine_canary(c->o.engine, version, permille, salt, &e);
 	if (r < 0) {
 		rpc_error(call, "io.redraft.BadVersion", "%s", *e.text ? e.text : "the engine is stopping");

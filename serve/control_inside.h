@@ -1,4 +1,4 @@
-/* Shared between control.c and control_arms.c only. */
+/* Shared between control.c, control_arms.c and control_probe.c only. */
 #pragma once
 #include <jansson.h>
 #include <limits.h>
@@ -30,7 +30,7 @@ struct control {
 	uint64_t generation, start_us;
 	enum source source;
 	struct load_job *load; /* running, or NULL */
-	struct probe_job *probes; /* likewise (control_probe.c) */
+	struct probe_job *probes; /* likewise */
 	struct {
 		uint32_t version;
 		json_t *cut; /* owned */
@@ -43,6 +43,10 @@ void PRINTF(3, 4) control_note(struct control *c, bool warn, const char *fmt, ..
 /* A number from 0 to 2^32-1 out of the parameters; false: not one (absent is fine unless required, and leaves *ret). */
 bool control_u32(const json_t *p, const char *name, bool required, uint32_t *ret);
 void control_invalid(struct rpc_call *call, const char *name);
+/* A slot that holds the version ready to draft, or NULL. */
+const struct engine_slot *control_ready(const struct engine_status *s, uint32_t version);
+/* A version that is being loaded is answered; true then: it may be in its slot, but its weights are not checked yet. */
+bool control_loading(struct control *c, struct rpc_call *call, uint32_t version);
 /* An expected_generation that is not ours is answered; false then. */
 bool control_generation_fits(struct control *c, struct rpc_call *call, const json_t *p);
 

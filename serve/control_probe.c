@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #include "daemon/base/loop.h"
 #include "serve/control_inside.h"
@@ -81,11 +80,14 @@ static void probed(void *arg)
 	free(j);
 }
 
+/* j may be gone as soon as nothing is left (control_probes_end). */
 static void over(struct probe_job *j)
 {
+	struct loop *loop = j->c->o.loop;
+
 	if (atomic_fetch_sub(&j->left, 1) != 1)
 		return;
-	while (loop_post(j->c->o.loop, probed, j) == -EAGAIN)
+	while (loop_post(loop, probed, j) < 0)
 		usleep(10000);
 }
 
@@ -122,18 +124,6 @@ static void submit(struct probe_job *j, struct probe_one *o, const uint32_t *ids
 	}
 }
 
-static bool is_ready(struct control *c, uint32_t version, int *ret_k)
-{
-	struct engine_status s;
-	bool found = false;
-
-	engine_status(c->o.engine, &s);
-	*ret_k = s.draft_k;
-	for (int i = 0; i < 4; i++)
-		found |= version && s.slots[i].version == version && strcmp(s.slots[i].state, "loading") != 0 && strcmp(s.slots[i].state, "empty") != 0;
-	return found;
-}
-
 static bool good_prompts(const json_t *prompts)
 {
 	size_t n = json_array_size(prompts);
@@ -149,8 +139,8 @@ void on_probe(void *ctx, struct rpc_call *call, json_t *p)
 	struct control *c = ctx;
 	const json_t *prompts = json_object_get(p, "prompts");
 	uint32_t version, max_tokens = 32;
+	struct engine_status s;
 	struct probe_job *j;
-	int k;
 
 	if (!control_u32(p, "version", true, &version) || !control_u32(p, "max_tokens", false, &max_tokens) || max_tokens < 1 || max_tokens > MAX_TOKENS) {
 		control_invalid(call, "version or max_tokens");
@@ -160,7 +150,10 @@ void on_probe(void *ctx, struct rpc_call *call, json_t *p)
 		rpc_error(call, "org.varlink.service.InvalidParameter", "prompts must be 1 to %d texts of 1 to %d bytes", MAX_PROBES, MAX_TEXT);
 		return;
 	}
-	if (!is_ready(c, version, &k)) {
+	if (control_loading(c, call, version))
+		return;
+	engine_status(c->o.engine, &s);
+	if (!control_ready(&s, version)) {
 		rpc_error(call, "io.redraft.BadVersion", "version %u is not loaded", version);
 		return;
 	}
@@ -169,7 +162,7 @@ void on_probe(void *ctx, struct rpc_call *call, json_t *p)
 		rpc_error(call, "io.redraft.Busy", "probes are running");
 		return;
 	}
-	*j = (struct probe_job){.c = c, .call = call, .version = version, .k = k};
+	*j = (struct probe_job){.c = c, .call = call, .version = version, .k = s.draft_k};
 	atomic_init(&j->left, 1);
 	c->probes = j;
 	for (size_t i = 0; i < json_array_size(prompts); i++) {
