@@ -82,8 +82,6 @@ static int cmd_activate(struct engine *g, const struct cmd *c)
 	uint64_t at = c->deadline_ms ? clock_us() + (uint64_t)c->deadline_ms * 1000 : 0;
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
-		if (s->req.probe)
-			continue;
 		s->move_at = s->slot == to ? 0 : c->move_all || s->slot < 0 ? 1 : at; /* who has no draft has none to keep */
 	}
 	leave_canary(g, canary);

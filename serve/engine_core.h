@@ -150,11 +150,13 @@ bool reuse_regain(struct engine *g, struct session *s);
 void propose_all(struct engine *g);
 /* extend.c: after a round. Chooses who drafts in the next one and writes draft KV for rows that became real. */
 void extend_all(struct engine *g);
+/* Where the features of s's pending rows are kept, [SESSION_PENDING,3H], on the device. */
+real *extend_pending(const struct engine *g, const struct session *s);
 /* The weights that a slot drafts with: its own, unless a fault is injected. */
 struct draft *draft_weights(const struct engine *g, const struct slot *s);
 /* This session decodes plainly from here on. */
 void draft_drop(struct engine *g, struct session *s);
-/* Move to slot `to` (-1 = plain), keeping draft KV. */
+/* Move to slot `to` (-1 = plain), keeping draft KV. A probe keeps the version it was asked for. */
 void draft_move(struct engine *g, struct session *s, int to);
 uint32_t session_version(const struct engine *g, const struct session *s);
 

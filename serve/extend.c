@@ -47,7 +47,7 @@ static bool fills_page(const struct session *s)
 	return (s->n_kv - s->n_pending) / PAGE_TOK < s->n_kv / PAGE_TOK;
 }
 
-static real *pending(const struct engine *g, const struct session *s)
+real *extend_pending(const struct engine *g, const struct session *s)
 {
 	return g->pending + (size_t)s->seat * SESSION_PENDING * (size_t)(N_BOUNDARIES * g->H);
 }
@@ -57,7 +57,7 @@ static int keep_rows(struct engine *g, const struct piece *p)
 {
 	struct session *s = p->s;
 	int W = N_BOUNDARIES * g->H;
-	int r = g->o.dev->ops->copy_rows(g->o.dev, pending(g, s) + (size_t)s->n_pending * (size_t)W, W, g->features + (size_t)p->row0 * (size_t)W, W, NULL,
+	int r = g->o.dev->ops->copy_rows(g->o.dev, extend_pending(g, s) + (size_t)s->n_pending * (size_t)W, W, g->features + (size_t)p->row0 * (size_t)W, W, NULL,
 					 p->emitted, W);
 	s->n_pending += p->emitted;
 	return r;
@@ -167,7 +167,7 @@ static void extend_slot(struct engine *g, int slot)
 		if (keep_rows(g, p))
 			draft_drop(g, s);
 		else if (last || fills_page(s))
-			add_rows(g, sl, &x, s, s->n_kv - s->n_pending, s->n_pending, pending(g, s), last);
+			add_rows(g, sl, &x, s, s->n_kv - s->n_pending, s->n_pending, extend_pending(g, s), last);
 	}
 	run_batch(g, sl, &x);
 }

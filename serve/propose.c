@@ -42,7 +42,7 @@ void draft_drop(struct engine *g, struct session *s)
 
 void draft_move(struct engine *g, struct session *s, int to)
 {
-	if (s->req.no_draft || s->slot == to) {
+	if (s->req.no_draft || s->req.probe || s->slot == to) {
 		s->move_at = 0;
 		return;
 	}

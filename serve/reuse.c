@@ -267,6 +267,7 @@ void reuse_carry(struct engine *g, struct session *s, int from)
 /* Full pages are seen to as reused ones are; the rows after them wait for the next extend. */
 bool reuse_regain(struct engine *g, struct session *s)
 {
+	const struct ops *o = g->o.dev->ops;
 	int row0 = s->n_path * PAGE_TOK, n = s->n_kv - row0, W = g->keep.W;
 	session_point(s, g->pages.n_total);
 	if (!s->traced || !W || n > PAGE_TOK)
@@ -274,8 +275,13 @@ bool reuse_regain(struct engine *g, struct session *s)
 	for (int i = 0; i < s->n_path; i++)
 		if (!page_of(g, s, i)->featured)
 			return false;
-	for (int j = 0; j < n; j++)
-		keep_get(&g->keep, pages_slot(s->pages, row0 + j), 1, g->pending + ((size_t)s->seat * SESSION_PENDING + (size_t)j) * (size_t)W);
+	if (n) { /* by way of d_features, as the host cannot write to what is pending */
+		if (o->sync(g->o.dev))
+			return false;
+		keep_get(&g->keep, pages_slot(s->pages, row0), n, g->d_features);
+		if (o->copy_rows(g->o.dev, extend_pending(g, s), W, g->d_features, W, NULL, n, W))
+			return false;
+	}
 	s->n_pending = n;
 	s->n_drafted = 0;
 	return true;

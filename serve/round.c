@@ -239,7 +239,7 @@ static void settle(struct engine *g, struct piece *p)
 	else if (session_left(s) < 1)
 		p->done = true, p->why = FINISH_LENGTH;
 	uint64_t now = clock_us();
-	if (s->emitted_us && (float)(now - s->emitted_us) / 1e3f > g->round_gap_ms)
+	if (s->emitted_us && !s->req.probe && (float)(now - s->emitted_us) / 1e3f > g->round_gap_ms)
 		g->round_gap_ms = (float)(now - s->emitted_us) / 1e3f;
 	session_account(s, len ? s->proposer : session_version(g, s), g->ctl.max_depth, len ? s->depth : 0, len, len && s->branches, v.accepted, v.n, now);
 	s->emitted_us = now;

@@ -131,6 +131,29 @@ static void served(void **state)
 	assert_int_equal(j.stats.accepted, accepted);
 	assert_int_equal(j.stats.proposing_rounds, rounds);
 	assert_true(job_same(&j, &plain));
+	/* it keeps its version when that one's canary ends, or something is activated, under it */
+	for (int way = 0; way < 2; way++) {
+		static struct probe p;
+		static atomic_int ticks;
+
+		p = (struct probe){.values = 0};
+		atomic_store(&ticks, 0);
+		assert_int_equal(engine_canary(g, 1, 1000, "salt", &e), 0);
+		job_random(&j, 9, 40, 24);
+		j.ignore_eos = true;
+		j.probe = &p;
+		j.probe_version = 1;
+		j.ticks = &ticks;
+		j.stall_at = 1;
+		assert_int_equal(job_submit(g, &j), 0);
+		ticks_wait(&ticks, 1, &j, 1);
+		assert_int_equal(way ? engine_activate(g, 2, true, 0, &e) : engine_canary(g, 0, 0, NULL, &e), 0);
+		job_wait(&j);
+		assert_memory_equal(&first, &p, sizeof first);
+		assert_int_equal(j.stats.n_versions, 1);
+		assert_int_equal(j.stats.versions[0], 1);
+		assert_int_equal(j.stats.accepted, accepted);
+	}
 	(void)ask(g, &j, 7); /* not loaded: decoded plainly, and said so */
 	assert_int_equal(j.stats.versions[0], 0);
 	job_wait(&other);
