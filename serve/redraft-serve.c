@@ -33,7 +33,7 @@
 #include "serve/tap.h"
 #include "serve/target.h"
 
-enum { GIVE_UP_US = 1000000, FLUSH_US = 200000, KEYS_US = 1000000, MAX_BODY = 8 << 20, MAX_HEADERS = 16 << 10 };
+enum { GIVE_UP_US = 1000000, FLUSH_US = 200000, KEYS_US = 1000000, LOOK_US = 1000000, MAX_BODY = 8 << 20, MAX_HEADERS = 16 << 10 };
 
 struct conf {
 	char *model, *model_name, *family, *listen, *listen_unix, *api_keys_file, *run_dir, *store;
@@ -115,7 +115,7 @@ struct serve {
 	struct openai *openai;
 	struct http *http;
 	struct control *control;
-	struct loop_timer *drain, *keys_timer;
+	struct loop_timer *drain, *keys_timer, *look;
 	struct api_keys *keys;
 	char model_name[128], keys_file[PATH_MAX];
 	uint8_t tenant_key[32];
@@ -408,12 +408,21 @@ static void on_status(void *arg, char *ret, size_t size)
 	struct serve *s = arg;
 	struct engine_status g;
 
-	if (s->dev->lost && s->loaded == 0) { /* no call will succeed again in this process; another may */
-		s->loaded = errtext_set(&s->why, -EIO, "the device is lost, ending so that the service manager starts anew: %.120s", s->dev->error);
-		loop_stop(s->loop);
-	}
 	engine_status(s->engine, &g);
 	(void)snprintf(ret, size, "serving %s, draft version %u live; %d running, %d waiting", s->model_name, g.live, g.running, g.waiting);
+}
+
+/* Whoever started us: no call to a lost device will succeed again in this process, but one in another may. */
+static void on_look(void *arg)
+{
+	struct serve *s = arg;
+
+	if (!s->dev->lost) {
+		loop_timer_set(s->look, LOOK_US);
+		return;
+	}
+	s->loaded = errtext_set(&s->why, -EIO, "the device is lost, ending so that the service manager starts anew: %.120s", s->dev->error);
+	loop_stop(s->loop);
 }
 
 /* --- start --- */
@@ -462,6 +471,10 @@ static void on_loaded(void *arg)
 		 (int)s->conf.draft_k);
 	if (service_new(&(struct service_options){.loop = s->loop, .alive = on_alive, .status = on_status, .arg = s}, &s->service) < 0)
 		log_error("out of memory: nobody feeds the service manager's watchdog");
+	if (loop_timer_new(s->loop, on_look, s, &s->look) < 0)
+		log_error("out of memory: nobody looks whether the device is lost");
+	else
+		loop_timer_set(s->look, LOOK_US);
 	if (!s->stops)
 		notify_state("READY=1\nSTATUS=serving %s", s->model_name);
 }
@@ -505,6 +518,7 @@ static void stop(struct serve *s)
 		loop_timer_free(s->keys_timer);
 	if (s->drain)
 		loop_timer_free(s->drain);
+	loop_timer_free(s->look);
 	if (s->control)
 		control_free(s->control);
 	if (s->http)
