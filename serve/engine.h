@@ -116,7 +116,8 @@ void engine_drain(struct engine *g, uint64_t until_us);
  * thread, off the decode path, then installs at a round boundary; ret_sha is the hash
  * of what is held, unpacked back. -ENOSPC: no slot free; -EINVAL with e. */
 int MUSTCHECK engine_load(struct engine *g, uint32_t version, const char *dir, char ret_sha[static 65], struct errtext *e);
-/* move_all: running requests move at the next boundary; else they keep theirs for deadline_ms (0 = to their end). version 0 = plain. */
+/* move_all: running requests move at the next boundary; else they keep theirs for deadline_ms (0 = to their end), and only those
+ * without a draft get one. version 0 = plain. */
 int MUSTCHECK engine_activate(struct engine *g, uint32_t version, bool move_all, uint32_t deadline_ms, struct errtext *e);
 /* New requests of permille/1000 of the conversations (serve/arm.h) draft with version; running ones keep theirs. version 0:
  * no canary any more, and those that drafted with it move to live at the next boundary. -ENOENT: not loaded; -EINVAL: it

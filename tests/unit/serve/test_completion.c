@@ -78,12 +78,29 @@ static void test_options_reach_the_engine(void **state)
 	assert_int_equal(0, r[2].sampling.n_bias);
 }
 
+static void check_content(const json_t *list, const char *text)
+{
+	size_t at = 0;
+
+	assert_int_equal(strlen(text), json_array_size(list)); /* the script says a byte a token */
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *e = json_array_get(list, i), *bytes = json_object_get(e, "bytes"), *top = json_object_get(e, "top_logprobs");
+		assert_int_equal(1, json_array_size(bytes));
+		assert_int_equal((unsigned char)text[at++], json_integer_value(json_array_get(bytes, 0)));
+		assert_true(json_real_value(json_object_get(e, "logprob")) == -(double)fake.ids[i] / 8);
+		assert_int_equal(2, json_array_size(top));
+		assert_true(json_real_value(json_object_get(json_array_get(top, 1), "logprob")) == -0.25);
+		assert_true(json_is_string(json_object_get(e, "token")));
+	}
+}
+
 /* What min_tokens and stop_token_ids do to the engine is tests/unit/serve/test_engine_law.c's; here: to the text. */
 static void test_ends(void **state)
 {
 	const struct engine_request *r = fake.got;
 	uint32_t last;
-	char body[200];
+	char body[200], text[256], reason[64];
+	struct answer a;
 	json_t *j;
 
 	(void)state;
@@ -99,28 +116,25 @@ static void test_ends(void **state)
 	assert_string_equal("stop", json_string_value(json_object_get(choice0(j), "finish_reason")));
 	assert_int_equal(5, json_integer_value(json_object_get(json_object_get(j, "usage"), "completion_tokens")));
 	json_decref(j);
+	(void)snprintf(body, sizeof body, "{" HI ",\"stop_token_ids\":[%u],\"n\":2,\"logprobs\":true,\"top_logprobs\":2}", last);
+	j = parsed(post(CHAT, body));
+	for (int i = 0; i < 2; i++) { /* but it was drawn */
+		assert_string_equal("abXc", text_at(j, i));
+		check_content(json_object_get(json_object_get(json_array_get(json_object_get(j, "choices"), (size_t)i), "logprobs"), "content"), "abXcd");
+	}
+	json_decref(j);
+	(void)snprintf(body, sizeof body, "{\"prompt\":\"d\",\"echo\":true,\"stream\":true,\"stop_token_ids\":[%u]}", last); /* in the prompt it ends nothing */
+	a = post("/v1/completions", body);
+	(void)walk(a.body, text, reason, NULL);
+	assert_string_equal("dabXc", text);
+	assert_string_equal("stop", reason);
+	free(a.head);
 	j = parsed(post(CHAT, "{" HI ",\"stop\":[\"X\",\"d\"],\"min_tokens\":3}")); /* too early for X */
 	assert_string_equal("abXc", text_at(j, 0));
 	json_decref(j);
 	j = parsed(post(CHAT, "{" HI ",\"stop\":[\"X\",\"d\"],\"min_tokens\":2}"));
 	assert_string_equal("ab", text_at(j, 0));
 	json_decref(j);
-}
-
-static void check_content(const json_t *list, const char *text)
-{
-	size_t at = 0;
-
-	assert_int_equal(strlen(text), json_array_size(list)); /* the script says a byte a token */
-	for (size_t i = 0; i < json_array_size(list); i++) {
-		const json_t *e = json_array_get(list, i), *bytes = json_object_get(e, "bytes"), *top = json_object_get(e, "top_logprobs");
-		assert_int_equal(1, json_array_size(bytes));
-		assert_int_equal((unsigned char)text[at++], json_integer_value(json_array_get(bytes, 0)));
-		assert_true(json_real_value(json_object_get(e, "logprob")) == -(double)fake.ids[i] / 8);
-		assert_int_equal(2, json_array_size(top));
-		assert_true(json_real_value(json_object_get(json_array_get(top, 1), "logprob")) == -0.25);
-		assert_true(json_is_string(json_object_get(e, "token")));
-	}
 }
 
 static void test_logprobs_chat(void **state)
