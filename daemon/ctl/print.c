@@ -16,19 +16,14 @@ static void print_version_name(FILE *out, const char *name, long long n)
 
 static void print_domains(FILE *out, const json_t *domains)
 {
+	static const char *const heads[] = {"DOMAIN", "VERSION", "ACCEPT LENGTH", "LAST 64", "REQUESTS", "ROUNDS"};
 	struct table t;
 	const char *name, *version;
 	json_t *d, *v;
 
 	if (!json_object_size(domains) || table_init(&t, 6, "lrrrrr") < 0)
 		return;
-	table_set(&t, 0, "DOMAIN");
-	table_set(&t, 1, "VERSION");
-	table_set(&t, 2, "ACCEPT LENGTH");
-	table_set(&t, 3, "LAST 64");
-	table_set(&t, 4, "REQUESTS");
-	table_set(&t, 5, "ROUNDS");
-	table_next(&t);
+	table_heads(&t, heads);
 	json_object_foreach((json_t *)(uintptr_t)domains, name, d)
 	{
 		json_object_foreach(json_object_get(d, "versions"), version, v)
@@ -82,7 +77,7 @@ void print_status(FILE *out, const json_t *params)
 			held ? (num(params, "pin") ? ", promotions are held" : "promotions are held (release or promote ends that)") : "");
 	if (num(canary, "version"))
 		fprintf(out, "canary   version %lld, %.4g %% of the conversations since %s: %s\n", num(canary, "version"),
-			(double)num(canary, "permille") / 10, str(canary, "since"), str(canary, "seen"));
+			(double)num(canary, "permille") / 10, str(canary, "since"), plain(str(canary, "seen")));
 	if (json_is_true(json_object_get(params, "frozen")))
 		fputs("freeze   nothing goes live now (rollout.freeze)\n", out);
 	if (json_is_true(json_object_get(serve, "up")))
@@ -107,6 +102,7 @@ void print_status(FILE *out, const json_t *params)
 
 void print_versions(FILE *out, const json_t *params)
 {
+	static const char *const heads[] = {"VERSION", "STATE", "PARENT", "CREATED", "GATE AL", "AGAINST", "REASON"};
 	const json_t *list = json_object_get(params, "versions");
 	struct table t;
 
@@ -116,14 +112,7 @@ void print_versions(FILE *out, const json_t *params)
 	}
 	if (table_init(&t, 7, "rlrlrrl") < 0)
 		return;
-	table_set(&t, 0, "VERSION");
-	table_set(&t, 1, "STATE");
-	table_set(&t, 2, "PARENT");
-	table_set(&t, 3, "CREATED");
-	table_set(&t, 4, "GATE AL");
-	table_set(&t, 5, "AGAINST");
-	table_set(&t, 6, "REASON");
-	table_next(&t);
+	table_heads(&t, heads);
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		const json_t *v = json_array_get(list, i), *verdict = json_object_get(v, "verdict");
 
@@ -148,10 +137,10 @@ static void print_gate(FILE *out, const json_t *verdict)
 		fputs("gate      no verdict\n", out);
 		return;
 	}
-	fprintf(out, "gate      %s against version %lld: %s\n", str(verdict, "verdict"), num(verdict, "against"), str(verdict, "reason"));
+	fprintf(out, "gate      %s against version %lld: %s\n", str(verdict, "verdict"), num(verdict, "against"), plain(str(verdict, "reason")));
 	json_object_foreach(json_object_get(verdict, "domains"), name, d)
 	{
-		fprintf(out, "          %-12s %s against %s on %lld requests (between %s and %s)\n", name, al(d, "candidate_al"),
+		fprintf(out, "          %-12s %s against %s on %lld requests (between %s and %s)\n", plain(name), al(d, "candidate_al"),
 			al(d, "live_al"), num(d, "requests"), al(d, "lower"), al(d, "upper"));
 	}
 }
@@ -162,7 +151,7 @@ void print_show(FILE *out, const json_t *params)
 	const char *key;
 
 	fprintf(out, "version   %lld, %s%s%s\n", num(v, "version"), str(v, "state"), strcmp(str(v, "reason"), "-") ? ": " : "",
-		strcmp(str(v, "reason"), "-") ? str(v, "reason") : "");
+		strcmp(str(v, "reason"), "-") ? plain(str(v, "reason")) : "");
 	fprintf(out, "parent    %lld\ncreated   %s\nweights   %s\ntarget    %s\n", num(v, "parent"), str(v, "created"),
 		str(v, "weights_sha"), str(m, "target_fp"));
 	print_gate(out, json_object_get(params, "verdict"));
@@ -170,7 +159,7 @@ void print_show(FILE *out, const json_t *params)
 	{
 		char *text = json_dumps(x, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6));
 
-		fprintf(out, "training  %s %s\n", key, text ? text : "-");
+		fprintf(out, "training  %s %s\n", plain(key), text ? text : "-");
 		free(text);
 	}
 }
@@ -205,20 +194,18 @@ void print_probe(FILE *out, const json_t *params)
 
 void print_drift(FILE *out, const json_t *params)
 {
+	static const char *const heads[] = {"DOMAIN", "CONTEXT", "VERSION", "REQUESTS", "MEAN", "RECENT", "P50", "P95", "ALARM"};
 	static const char *const levels[] = {"no drift", "drift in one stream", "drift in several streams", "drift in most of the traffic"};
 	const json_t *list = json_object_get(params, "streams");
 	long long level = num(params, "level");
 	struct table t;
 
 	fprintf(out, "%s\n", levels[level < 0 || level > 3 ? 3 : level]);
-	if (str(params, "decay")[0] && strcmp(str(params, "decay"), "-"))
-		fprintf(out, "%s\n", str(params, "decay"));
+	if (str(params, "decay")[0] != '-')
+		fprintf(out, "%s\n", plain(str(params, "decay")));
 	if (!json_array_size(list) || table_init(&t, 9, "lrrrrrrrl") < 0)
 		return;
-	static const char *const head[] = {"DOMAIN", "CONTEXT", "VERSION", "REQUESTS", "MEAN", "RECENT", "P50", "P95", "ALARM"};
-	for (int i = 0; i < 9; i++)
-		table_set(&t, i, "%s", head[i]);
-	table_next(&t);
+	table_heads(&t, heads);
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		const json_t *s = json_array_get(list, i);
 

@@ -12,6 +12,14 @@ int table_init(struct table *t, int n_columns, const char *right)
 	return t->cell ? 0 : -1;
 }
 
+/* A peer's control characters are no commands to the terminal. */
+static void harmless(char *text)
+{
+	for (char *p = text; *p; p++)
+		if ((unsigned char)*p < 32 || *p == 127)
+			*p = '?';
+}
+
 void table_set(struct table *t, int column, const char *fmt, ...)
 {
 	va_list ap;
@@ -21,6 +29,7 @@ void table_set(struct table *t, int column, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(t->cell[t->n_rows][column], CELL, fmt, ap);
 	va_end(ap);
+	harmless(t->cell[t->n_rows][column]);
 }
 
 void table_next(struct table *t)
@@ -94,8 +103,6 @@ const char *plain(const char *text)
 
 	at = (at + 1) % 4;
 	snprintf(out[at], sizeof out[at], "%s", text);
-	for (char *p = out[at]; *p; p++)
-		if ((unsigned char)*p < 32 || *p == 127)
-			*p = '?';
+	harmless(out[at]);
 	return out[at];
 }

@@ -14,6 +14,7 @@ struct table {
 };
 
 int table_init(struct table *t, int n_columns, const char *right); /* -1: out of memory */
+/* A cell of the row that is being made; control characters become question marks. */
 void __attribute__((format(printf, 3, 4))) table_set(struct table *t, int column, const char *fmt, ...);
 void table_next(struct table *t);
 void table_heads(struct table *t, const char *const *heads); /* the first row */

@@ -27,6 +27,7 @@ struct top {
 	const struct ctl_conf *c;
 	struct curve curve[DOMAINS];
 	int n_curves, rows, columns;
+	bool screen; /* a terminal: drift and events are shown too */
 	json_t *status, *drift, *tail; /* owned; of the last look, NULL = nobody answered */
 	char trouble[200];
 	uint64_t at_us;
@@ -89,9 +90,8 @@ static int look(struct top *t, struct errtext *e)
 	int r = ctl_call(t->c, "io.redraft.Daemon.Status", true, none, &status, e);
 	struct errtext ignored;
 
-	if (!r && !t->c->json && (ctl_call(t->c, "io.redraft.Daemon.Drift", true, none, &drift, &ignored) ||
-				  ctl_call(t->c, "io.redraft.Daemon.Tail", true, last, &tail, &ignored)))
-		tail = NULL;
+	if (!r && t->screen && !ctl_call(t->c, "io.redraft.Daemon.Drift", true, none, &drift, &ignored))
+		(void)ctl_call(t->c, "io.redraft.Daemon.Tail", true, last, &tail, &ignored); /* NULL if not: shown without */
 	json_decref(t->status);
 	json_decref(t->drift);
 	json_decref(t->tail);
@@ -273,7 +273,7 @@ static bool screen_enter(void)
 	struct sigaction sa = {.sa_handler = on_signal}; /* no SA_RESTART: poll wakes */
 	struct termios raw;
 
-	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &before) < 0)
+	if (tcgetattr(STDIN_FILENO, &before) < 0)
 		return false;
 	raw = before;
 	raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
@@ -314,18 +314,19 @@ int ctl_top(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos
 	struct top t = {.c = c, .out = BUF_INIT(256 << 10)};
 	struct errtext e = {.text = ""};
 	json_t *params = ctl_params(v, c, pos, n_pos);
-	bool screen, end = false;
+	bool end = false;
 	int r;
 
 	json_decref(params);
 	if (!params)
 		return EXIT_USAGE;
+	t.screen = !c->json && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
 	r = look(&t, &e);
 	if (r) /* nobody there to begin with: say so instead of an empty screen */
 		return ctl_failed(c, r, &e);
-	screen = !c->json && screen_enter();
+	t.screen = t.screen && screen_enter();
 	while (!end) {
-		if (screen) {
+		if (t.screen) {
 			draw(&t);
 			end = wait_keys(&t);
 		} else {
