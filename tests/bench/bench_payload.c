@@ -4,7 +4,7 @@
  *
  * RECORDS: a folder of record files (redraft-learn export-records). Each is written again in every kind into
  * OUT/<kind>, for equal training (payload.py), and read back. A line of JSON a kind: bytes a row of features and of the whole
- * record, processor time of encoding and decoding a row (median over the records, five rounds each, in turn), the
+ * record, processor time of encoding and decoding a row (the best of five rounds of a record, median over the records), the
  * root mean square error relative to the row, and how large the same record is without last_hidden.
  */
 #include <dirent.h>

@@ -165,10 +165,6 @@ def start_to_ready(args, results):
     results.add("start to ready", statistics.median(took), "s", 2, ci=(min(took), max(took)))
 
 
-# SmolLM2-135M: 134.48 M matrix weights in bf16; keys and values of 30 layers of 3 heads of 64, bf16 as the target keeps them
-TARGET_MIB, KV_BYTES, DRAFT_MIB = 134.48e6 * 2 / 2**20, 30 * 2 * 3 * 64 * 2, 8.8e6 * 2 / 2**20
-
-
 def operate(args, results):
     """What operating costs, on the toy model: redraftctl status, 1,000 rollbacks under load (200 with --smoke), an idle daemon (operate.py)."""
     row = measure_operating(args.bin, 200 if args.smoke else 1000, 10 if args.smoke else 60)
@@ -178,6 +174,10 @@ def operate(args, results):
     results.add("requests failed, answers changed by rollbacks", row["rollback"]["failed"] + row["rollback"]["changed"], f"of {row['rollback']['answers']}", 1)
     results.add("idle redraftd, processor", row["idle"]["cpu_percent"], "%", 1)
     results.add("idle redraftd, memory", row["idle"]["rss_mib"], "MiB", 1)
+
+
+# SmolLM2-135M: 134.48 M matrix weights in bf16; keys and values of 30 layers of 3 heads of 64, bf16 as the target keeps them
+TARGET_MIB, KV_BYTES, DRAFT_MIB = 134.48e6 * 2 / 2**20, 30 * 2 * 3 * 64 * 2, 8.8e6 * 2 / 2**20
 
 
 def memory(args, results):

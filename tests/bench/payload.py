@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""make bench-payload: size, time and accept length of every kind of payload, on recorded requests.
+"""Size, time and accept length of every kind of payload, on recorded requests.
 
-    tests/bench/payload.py RECORDS STORE [--tokens 8000] [--records 60] [--judge 30] [--threads 1] [--out FILE] [--bin DIR]
+    make build/release/bench/bench_payload; tests/bench/payload.py RECORDS STORE [--tokens 8000] [--records 60] [--judge 30] [--threads 1] [--out FILE] [--bin DIR]
 
 RECORDS: a folder of record files, as `redraft-learn export-records` writes them; STORE: the store with the target's frozen file.
 bench_payload writes the records again in every kind; then the same training (seed, order, steps) runs on each

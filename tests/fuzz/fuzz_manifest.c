@@ -9,15 +9,20 @@
 #include "schemas/manifest.h"
 #include "tests/fuzz/fuzz.h"
 
+static char fuzz_dir[64];
+
+static void fuzz_folder_gone(void)
+{
+	(void)!fs_remove_tree(fuzz_dir);
+}
+
 static const char *fuzz_folder(void)
 {
-	static char dir[64];
-
-	if (!dir[0]) {
-		snprintf(dir, sizeof dir, "/dev/shm/redraft-fuzz-%d", (int)getpid());
-		FUZZ_CHECK(fs_mkdirs(dir) == 0);
+	if (!fuzz_dir[0]) {
+		snprintf(fuzz_dir, sizeof fuzz_dir, "/dev/shm/redraft-fuzz-%d", (int)getpid());
+		FUZZ_CHECK(fs_mkdirs(fuzz_dir) == 0 && atexit(fuzz_folder_gone) == 0);
 	}
-	return dir;
+	return fuzz_dir;
 }
 
 static void fuzz_put(const char *name, const uint8_t *data, size_t size)

@@ -274,7 +274,7 @@ class Soak:
             self.ending.set()
             for t in threads:
                 t.join(60)
-            r.heap = fit(heap)
+            r.heap = fit(heap) if heap else (math.nan, 0.0, 0.0)  # a server that does not tell has not held still
             self.settle()
         finally:
             self.ending.set()
