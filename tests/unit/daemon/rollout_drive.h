@@ -77,6 +77,17 @@ static inline void canaried(struct rollout *r, enum ro_result result)
 	EV(r, .kind = RO_CANARIED, .id = r->op.id, .version = r->op.version, .permille = asked(r), .salt = salt, .result = result);
 }
 
+/* What was asked of the server last, done. */
+static inline void loaded(struct rollout *r, uint32_t n)
+{
+	EV(r, .kind = RO_LOADED, .id = r->op.id, .version = n, .result = RO_OK);
+}
+
+static inline void activated(struct rollout *r, uint64_t generation)
+{
+	EV(r, .kind = RO_ACTIVATED, .id = r->op.id, .result = RO_OK, .generation = generation);
+}
+
 /* Bring version n (the next) live along the plain way; the server is at `generation`. */
 static inline void go_live(struct rollout *r, uint64_t generation)
 {
@@ -87,13 +98,13 @@ static inline void go_live(struct rollout *r, uint64_t generation)
 	assert_non_null(find(RO_DO_EVALUATE));
 	EV(r, .kind = RO_EVALUATED, .id = r->eval.id, .result = RO_OK, .text = "better");
 	assert_non_null(find(RO_DO_LOAD));
-	EV(r, .kind = RO_LOADED, .id = r->op.id, .version = n, .result = RO_OK);
+	loaded(r, n);
 	for (int i = 0; i < r->rules.n_steps; i++) {
 		canaried(r, RO_OK);
 		EV(r, .kind = RO_JUDGED, .version = n, .permille = r->s.canary.permille, .result = RO_OK, .text = "no harm seen");
 	}
 	assert_non_null(find(RO_DO_ACTIVATE));
-	EV(r, .kind = RO_ACTIVATED, .id = r->op.id, .result = RO_OK, .generation = generation);
+	activated(r, generation);
 	assert_int_equal(r->s.live, n);
 }
 
@@ -101,4 +112,34 @@ static inline void up(struct rollout *r)
 {
 	EV(r, .kind = RO_SERVER);
 	EV(r, .kind = RO_LEARNER);
+}
+
+/* By these rules, with both there, versions 1 to n live one after the other; the last of them is at generation n. */
+static inline void live_by(struct rollout *r, const struct rollout_rules *by, uint32_t n)
+{
+	start_by(r, by);
+	up(r);
+	for (uint32_t i = 1; i <= n; i++)
+		go_live(r, i);
+}
+
+static inline void live(struct rollout *r, uint32_t n)
+{
+	live_by(r, &rules, n);
+}
+
+/* Version n, made from live, passes the gate. */
+static inline void passes(struct rollout *r, uint32_t n)
+{
+	EV(r, .kind = RO_SUBMITTED, .version = n, .parent = r->s.live);
+	EV(r, .kind = RO_EVALUATED, .id = r->eval.id, .result = RO_OK, .text = "better");
+}
+
+/* An operator makes version n live, at `generation`. */
+static inline void promoted(struct rollout *r, uint32_t n, uint64_t generation)
+{
+	EV(r, .kind = RO_PROMOTE, .version = n, .expected = -1);
+	loaded(r, n);
+	activated(r, generation);
+	assert_int_equal(r->s.live, n);
 }

@@ -21,10 +21,10 @@ static void plain_way(void **state)
 	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "pays");
 	assert_int_equal(find(RO_DO_LOAD)->version, 1);
 	assert_null(verdict_of(1)); /* told when it is live */
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_OK);
+	loaded(&r, 1);
 	assert_false(find(RO_DO_ACTIVATE)->all);
 	assert_true(find(RO_DO_ACTIVATE)->checked);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 7);
+	activated(&r, 7);
 	assert_string_equal(verdict_of(1)->verdict, "accepted");
 	assert_int_equal(r.s.generation, 7);
 	assert_non_null(find(RO_DO_SAVE));
@@ -59,11 +59,8 @@ static void the_interval_holds(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
-	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	live(&r, 1);
+	passes(&r, 2);
 	assert_null(find(RO_DO_LOAD));
 	assert_string_equal(verdict_of(2)->verdict, "accepted"); /* it waits, the learner need not */
 	now += 90; /* 95 to 105 with jitter */
@@ -72,8 +69,8 @@ static void the_interval_holds(void **state)
 	now += 16;
 	EV(&r, .kind = RO_TICK);
 	assert_int_equal(find(RO_DO_LOAD)->version, 2);
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 2, .result = RO_OK);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 2);
+	loaded(&r, 2);
+	activated(&r, 2);
 	assert_null(verdict_of(2)); /* once */
 	assert_int_equal(state_of(&r, 1), VS_PREVIOUS);
 	rollout_done(&r);
@@ -106,9 +103,7 @@ static void undecided_on_all_there_is(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
+	live(&r, 1);
 	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
 	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_LATER, .full = true, .text = "between");
 	assert_int_equal(state_of(&r, 2), VS_REJECTED);
@@ -128,12 +123,9 @@ static void a_child_of_what_was_rolled_back(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live(&r, 2);
 	EV(&r, .kind = RO_ROLLBACK);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	activated(&r, 3);
 	assert_int_equal(state_of(&r, 2), VS_QUARANTINED);
 	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
 	assert_int_equal(state_of(&r, 3), VS_REJECTED);
@@ -143,7 +135,7 @@ static void a_child_of_what_was_rolled_back(void **state)
 	EV(&r, .kind = RO_SUBMITTED, .version = 4, .parent = 1);
 	assert_int_equal(state_of(&r, 4), VS_CANDIDATE);
 	EV(&r, .kind = RO_ROLLBACK); /* and the first one too: nothing is left to go on from, so its children are judged */
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 4);
+	activated(&r, 4);
 	assert_int_equal(r.s.live, 0);
 	EV(&r, .kind = RO_SUBMITTED, .version = 5, .parent = 1);
 	assert_int_equal(state_of(&r, 5), VS_CANDIDATE);
@@ -155,9 +147,7 @@ static void three_rejections_rebase(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
+	live(&r, 1);
 	for (int i = 0; i < 3; i++) {
 		EV(&r, .kind = RO_SUBMITTED, .version = r.s.next_number, .parent = 1);
 		EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_BAD, .text = "worse");
@@ -172,15 +162,9 @@ static void live_changed_meanwhile(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live(&r, 2);
 	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
-	EV(&r, .kind = RO_PROMOTE, .version = 1, .expected = -1);
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_OK);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
-	assert_int_equal(r.s.live, 1);
+	promoted(&r, 1, 3);
 	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better than 2");
 	assert_int_equal(state_of(&r, 3), VS_CANDIDATE);
 	assert_int_equal(find(RO_DO_EVALUATE)->against, 1);
@@ -210,17 +194,13 @@ static void rollback_goes_down(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
-	go_live(&r, 3);
+	live(&r, 3);
 	for (uint32_t left = 3; left > 0; left--) {
 		EV(&r, .kind = RO_ROLLBACK);
 		assert_int_equal(find(RO_DO_ACTIVATE)->version, left - 1);
 		assert_true(find(RO_DO_ACTIVATE)->all);
 		assert_false(find(RO_DO_ACTIVATE)->checked);
-		EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 10 - left);
+		activated(&r, 10 - left);
 		assert_int_equal(r.s.live, left - 1);
 		assert_int_equal(state_of(&r, left), VS_QUARANTINED);
 		assert_string_equal(verdict_of(left)->verdict, "quarantined");
@@ -231,14 +211,11 @@ static void rollback_goes_down(void **state)
 			assert_int_equal(find(RO_DO_REBASE)->version, left - 1);
 	}
 	EV(&r, .kind = RO_ROLLBACK); /* nothing left: done, nothing quarantined */
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 10);
+	activated(&r, 10);
 	assert_null(find(RO_DO_ANSWER)->error);
 	assert_int_equal(find(RO_DO_ANSWER)->version, 0);
 	/* it was a mistake: an operator may take one out of quarantine, nobody else */
-	EV(&r, .kind = RO_PROMOTE, .version = 3, .expected = -1);
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 11);
-	assert_int_equal(r.s.live, 3);
+	promoted(&r, 3, 11);
 	rollout_done(&r);
 }
 
@@ -248,20 +225,16 @@ static void rollback_cancels_a_load(void **state)
 	uint32_t load;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live(&r, 2);
 	now += 1000;
-	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
-	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	passes(&r, 3);
 	load = find(RO_DO_LOAD)->id;
 	EV(&r, .kind = RO_ROLLBACK);
 	assert_int_equal(find(RO_DO_ACTIVATE)->version, 1);
 	EV(&r, .kind = RO_LOADED, .id = load, .version = 3, .result = RO_OK); /* late */
 	assert_int_equal(find(RO_DO_UNLOAD)->version, 3);
 	assert_null(find(RO_DO_ACTIVATE));
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	activated(&r, 3);
 	assert_int_equal(r.s.live, 1);
 	assert_int_equal(state_of(&r, 3), VS_REJECTED); /* a child of what was left */
 	assert_string_equal(verdict_of(3)->verdict, "superseded");
@@ -277,19 +250,16 @@ static void a_stale_activation_is_no_answer(void **state)
 	uint32_t old;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live(&r, 2);
 	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
 	EV(&r, .kind = RO_PROMOTE, .version = 3, .expected = -1);
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	loaded(&r, 3);
 	old = find(RO_DO_ACTIVATE)->id;
 	EV(&r, .kind = RO_ROLLBACK);
 	EV(&r, .kind = RO_ACTIVATED, .id = old, .result = RO_OK, .generation = 3); /* 3 was live for a moment */
 	assert_null(find(RO_DO_ANSWER));
 	assert_int_equal(r.s.live, 2);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 4);
+	activated(&r, 4);
 	assert_int_equal(r.s.live, 1);
 	assert_int_equal(r.s.generation, 4);
 	rollout_done(&r);
@@ -300,17 +270,14 @@ static void rollback_cancels_an_operator(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live(&r, 2);
 	EV(&r, .kind = RO_PROMOTE, .version = 1, .expected = -1);
 	EV(&r, .kind = RO_ROLLBACK);
 	assert_int_equal(find(RO_DO_ANSWER)->verb, RO_PROMOTE);
 	assert_string_equal(find(RO_DO_ANSWER)->error, "io.redraft.Busy");
 	EV(&r, .kind = RO_ROLLBACK); /* impatient: the same rollback */
 	assert_null(find(RO_DO_ACTIVATE));
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	activated(&r, 3);
 	assert_int_equal(r.s.live, 1);
 	rollout_done(&r);
 }
@@ -321,16 +288,13 @@ static void rollback_finds_a_way(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live(&r, 2);
 	EV(&r, .kind = RO_ROLLBACK);
 	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_BAD, .text = "not loaded");
 	assert_int_equal(find(RO_DO_LOAD)->version, 1);
 	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_MISMATCH, .text = "damaged");
 	assert_int_equal(find(RO_DO_ACTIVATE)->version, 0);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	activated(&r, 3);
 	assert_null(find(RO_DO_ANSWER)->error);
 	assert_int_equal(find(RO_DO_LOAD)->version, 1); /* once more, off the hurry */
 	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_MISMATCH, .text = "damaged");
@@ -345,10 +309,7 @@ static void rollback_without_server(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live(&r, 2);
 	EV(&r, .kind = RO_SERVER_GONE);
 	EV(&r, .kind = RO_ROLLBACK);
 	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_NOBODY);
@@ -373,8 +334,7 @@ static void pin_holds_and_unpin_frees(void **state)
 	assert_string_equal(find(RO_DO_ANSWER)->error, "io.redraft.BadVersion");
 	go_live(&r, 1);
 	now += 1000;
-	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
-	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	passes(&r, 2);
 	assert_int_equal(r.op.phase, RO_LOADING);
 	EV(&r, .kind = RO_PIN);
 	assert_null(find(RO_DO_ANSWER)->error);
@@ -394,12 +354,9 @@ static void hold_keeps_and_release_promotes(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
+	live(&r, 1);
 	now += 1000;
-	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
-	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	passes(&r, 2);
 	assert_int_equal(r.op.phase, RO_LOADING);
 	EV(&r, .kind = RO_HOLD, .text = "the engine is not to be trusted");
 	assert_null(find(RO_DO_ANSWER)->error);
@@ -443,18 +400,14 @@ static void an_override_is_adopted(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live(&r, 2);
 	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 2, .by_operator = true); /* equal generation: theirs wins */
 	assert_int_equal(r.s.live, 1);
 	assert_int_equal(state_of(&r, 2), VS_QUARANTINED);
 	assert_true(r.s.hold);
 	assert_int_equal(find(RO_DO_REBASE)->version, 1);
 	assert_string_equal(verdict_of(2)->verdict, "quarantined");
-	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 1);
-	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	passes(&r, 3);
 	now += 1000;
 	EV(&r, .kind = RO_TICK);
 	assert_null(find(RO_DO_LOAD)); /* held */
@@ -487,15 +440,13 @@ static void lost_server_is_brought_back(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
+	live(&r, 1);
 	EV(&r, .kind = RO_SERVER_GONE);
 	EV(&r, .kind = RO_SERVER, .version = 0, .generation = 0);
 	assert_int_equal(find(RO_DO_LOAD)->version, 1);
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_OK);
+	loaded(&r, 1);
 	assert_false(find(RO_DO_ACTIVATE)->checked);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 1);
+	activated(&r, 1);
 	assert_int_equal(r.serve_live, 1);
 	assert_null(verdict_of(1));
 	rollout_done(&r);
@@ -507,9 +458,7 @@ static void newer_candidate_wins(void **state)
 	uint32_t old;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
+	live(&r, 1);
 	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
 	old = r.eval.id;
 	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 1);

@@ -12,13 +12,10 @@
 /* Live 1 (generation 1), version 2 on canary at the first step. */
 static void on_canary(struct rollout *r)
 {
-	start_by(r, &canary_rules);
-	up(r);
-	go_live(r, 1);
+	live_by(r, &canary_rules, 1);
 	now += 1000;
-	EV(r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
-	EV(r, .kind = RO_EVALUATED, .id = r->eval.id, .result = RO_OK, .text = "better");
-	EV(r, .kind = RO_LOADED, .id = r->op.id, .version = 2, .result = RO_OK);
+	passes(r, 2);
+	loaded(r, 2);
 	canaried(r, RO_OK);
 	assert_int_equal(state_of(r, 2), VS_CANARY);
 }
@@ -30,12 +27,9 @@ static void a_canary_grows_and_goes_live(void **state)
 	char salt[RO_SALT];
 
 	(void)state;
-	start_by(&r, &canary_rules);
-	up(&r);
-	go_live(&r, 1);
+	live_by(&r, &canary_rules, 1);
 	now += 1000;
-	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
-	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	passes(&r, 2);
 	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 2, .result = RO_OK, .random = 77);
 	assert_int_equal(find(RO_DO_CANARY)->permille, 50);
 	assert_true(find(RO_DO_CANARY)->checked);
@@ -56,7 +50,7 @@ static void a_canary_grows_and_goes_live(void **state)
 	canaried(&r, RO_OK);
 	JUDGED(&r, RO_OK);
 	assert_int_equal(find(RO_DO_ACTIVATE)->version, 2);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 2);
+	activated(&r, 2);
 	assert_int_equal(r.s.live, 2);
 	assert_int_equal(r.s.canary.version, 0);
 	assert_null(verdict_of(2));
@@ -132,13 +126,11 @@ static void not_replayable(void **state)
 	struct rollout r;
 
 	(void)state;
-	start_by(&r, &canary_rules);
-	up(&r);
-	go_live(&r, 1);
+	live_by(&r, &canary_rules, 1);
 	now += 1000;
 	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
 	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_UNFIT, .text = "a tree");
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 2, .result = RO_OK);
+	loaded(&r, 2);
 	canaried(&r, RO_OK);
 	for (int i = 0; i < 2; i++) { /* also when a hold has ended its canary and it begins anew */
 		now += 4000;
@@ -149,16 +141,14 @@ static void not_replayable(void **state)
 		EV(&r, .kind = RO_HOLD);
 		canaried(&r, RO_OK);
 		EV(&r, .kind = RO_RELEASE);
-		EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 2, .result = RO_OK);
+		loaded(&r, 2);
 		canaried(&r, RO_OK);
 		assert_int_equal(state_of(&r, 2), VS_CANARY);
 	}
 	JUDGED(&r, RO_OK);
 	assert_int_equal(r.s.canary.permille, 250);
 	rollout_done(&r);
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
+	live(&r, 1);
 	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
 	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_UNFIT, .text = "a tree");
 	assert_int_equal(state_of(&r, 2), VS_REJECTED);
@@ -178,7 +168,7 @@ static void server_restarts_in_mid_canary(void **state)
 	assert_int_equal(r.s.canary.permille, 50); /* nothing grows on nobody */
 	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 1);
 	assert_int_equal(find(RO_DO_LOAD)->version, 2);
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 2, .result = RO_OK);
+	loaded(&r, 2);
 	assert_int_equal(find(RO_DO_CANARY)->permille, 50);
 	assert_string_equal(find(RO_DO_CANARY)->text, salt); /* the same conversations */
 	canaried(&r, RO_OK);
@@ -251,19 +241,12 @@ static void live_changes_in_mid_canary(void **state)
 	struct rollout r;
 
 	(void)state;
-	start_by(&r, &canary_rules);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live_by(&r, &canary_rules, 2);
 	now += 1000;
-	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
-	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	passes(&r, 3);
+	loaded(&r, 3);
 	canaried(&r, RO_OK);
-	EV(&r, .kind = RO_PROMOTE, .version = 1, .expected = -1);
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 1, .result = RO_OK);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
-	assert_int_equal(r.s.live, 1);
+	promoted(&r, 1, 3);
 	assert_int_equal(r.s.canary.version, 0);
 	assert_int_equal(state_of(&r, 3), VS_CANDIDATE); /* judged anew, against what is live now */
 	assert_int_equal(find(RO_DO_EVALUATE)->against, 1);
@@ -271,7 +254,7 @@ static void live_changes_in_mid_canary(void **state)
 	/* a rollback ends it too, and what was made from the version that is left does not come back */
 	on_canary(&r);
 	EV(&r, .kind = RO_ROLLBACK);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 2);
+	activated(&r, 2);
 	assert_int_equal(r.s.live, 0);
 	assert_int_equal(state_of(&r, 2), VS_REJECTED);
 	assert_int_equal(r.s.canary.version, 0);
@@ -288,7 +271,7 @@ static void learner_dies_in_mid_canary(void **state)
 	JUDGED(&r, RO_OK);
 	canaried(&r, RO_OK);
 	JUDGED(&r, RO_OK);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 2);
+	activated(&r, 2);
 	assert_int_equal(r.s.live, 2);
 	rollout_done(&r);
 }
@@ -330,9 +313,7 @@ static void a_freeze_window_lets_nothing_move(void **state)
 	EV(&r, .kind = RO_JUDGED, .version = 2, .permille = 50, .result = RO_BAD, .frozen = true);
 	assert_int_equal(state_of(&r, 2), VS_QUARANTINED); /* harm does not wait */
 	rollout_done(&r);
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
+	live(&r, 1);
 	now += 1000;
 	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1, .frozen = true);
 	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better", .frozen = true);
@@ -347,12 +328,9 @@ static void who_waits_too_long_is_superseded(void **state)
 	struct rollout r;
 
 	(void)state;
-	start_by(&r, &canary_rules);
-	up(&r);
-	go_live(&r, 1);
+	live_by(&r, &canary_rules, 1);
 	EV(&r, .kind = RO_HOLD);
-	EV(&r, .kind = RO_SUBMITTED, .version = 2, .parent = 1);
-	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	passes(&r, 2);
 	now += 4999;
 	EV(&r, .kind = RO_TICK);
 	assert_int_equal(state_of(&r, 2), VS_GATED);
@@ -369,17 +347,14 @@ static void gated_is_judged_again_when_live_changes(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live(&r, 2);
 	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
 	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better than 2");
 	assert_int_equal(state_of(&r, 3), VS_GATED);
 	now += 1000;
 	EV(&r, .kind = RO_TICK);
 	assert_int_equal(r.op.phase, RO_LOADING);
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	loaded(&r, 3);
 	/* an operator moved the server while it was loaded: ours comes too late */
 	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_GENERATION);
 	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 9, .by_operator = true);
@@ -388,9 +363,7 @@ static void gated_is_judged_again_when_live_changes(void **state)
 	EV(&r, .kind = RO_RELEASE);
 	EV(&r, .kind = RO_SUBMITTED, .version = 4, .parent = 1);
 	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better than 1");
-	EV(&r, .kind = RO_PROMOTE, .version = 3, .expected = -1);
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 10);
+	promoted(&r, 3, 10);
 	assert_int_equal(state_of(&r, 4), VS_CANDIDATE);
 	assert_int_equal(find(RO_DO_EVALUATE)->against, 3);
 	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_BAD, .text = "no better than 3");
@@ -403,10 +376,7 @@ static void a_collapse_goes_back_by_itself(void **state)
 	struct rollout r;
 
 	(void)state;
-	start(&r);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live(&r, 2);
 	EV(&r, .kind = RO_COLLAPSED, .version = 1, .text = "old news");
 	assert_null(find(RO_DO_ACTIVATE));
 	EV(&r, .kind = RO_PIN);
@@ -416,7 +386,7 @@ static void a_collapse_goes_back_by_itself(void **state)
 	EV(&r, .kind = RO_COLLAPSED, .version = 2, .text = "nothing is accepted");
 	assert_int_equal(find(RO_DO_ACTIVATE)->version, 1);
 	assert_false(find(RO_DO_ACTIVATE)->by_operator);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 3);
+	activated(&r, 3);
 	assert_int_equal(r.s.live, 1);
 	assert_string_equal(rollout_find(&r, 2)->reason, "rolled back: nothing is accepted");
 	assert_int_equal(find(RO_DO_REBASE)->version, 1);

@@ -18,10 +18,7 @@ static const char path[] = "daemon/rollout.md";
 
 static void idle(struct rollout *r)
 {
-	start_by(r, &canary_rules);
-	up(r);
-	go_live(r, 1);
-	go_live(r, 2);
+	live_by(r, &canary_rules, 2);
 }
 
 static void judging(struct rollout *r)
@@ -46,7 +43,7 @@ static void loading(struct rollout *r)
 static void asking(struct rollout *r)
 {
 	loading(r);
-	EV(r, .kind = RO_LOADED, .id = r->op.id, .version = 3, .result = RO_OK);
+	loaded(r, 3);
 }
 
 static void first_step(struct rollout *r)
@@ -78,8 +75,7 @@ static void held(struct rollout *r)
 {
 	idle(r);
 	EV(r, .kind = RO_HOLD);
-	EV(r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
-	EV(r, .kind = RO_EVALUATED, .id = r->eval.id, .result = RO_OK, .text = "better");
+	passes(r, 3);
 	now += 1000;
 }
 

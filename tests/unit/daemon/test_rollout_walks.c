@@ -169,14 +169,13 @@ static void every_short_sequence(void **state)
 	go_live(&r, 1);
 	go_live(&r, 2);
 	explore(&r, DEPTH); /* live 2, previous 1 */
-	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
-	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
+	passes(&r, 3);
 	explore(&r, DEPTH); /* gated, waiting for its turn */
 	now += 1000;
 	EV(&r, .kind = RO_TICK);
 	assert_int_equal(r.op.phase, RO_LOADING);
 	explore(&r, DEPTH);
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	loaded(&r, 3);
 	assert_int_equal(r.op.phase, RO_ACTIVATING);
 	explore(&r, DEPTH);
 	EV(&r, .kind = RO_ROLLBACK);
@@ -193,14 +192,10 @@ static void every_short_sequence_with_a_canary(void **state)
 
 	(void)state;
 	tried = 0;
-	start_by(&r, &canary_rules);
-	up(&r);
-	go_live(&r, 1);
-	go_live(&r, 2);
+	live_by(&r, &canary_rules, 2);
 	now += 1000;
-	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
-	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "better");
-	EV(&r, .kind = RO_LOADED, .id = r.op.id, .version = 3, .result = RO_OK);
+	passes(&r, 3);
+	loaded(&r, 3);
 	assert_int_equal(r.op.phase, RO_CANARYING);
 	explore_by(&r, N_MOVES, DEPTH - 1);
 	canaried(&r, RO_OK);
