@@ -123,6 +123,39 @@ int audit_read(const char *dir, struct audit_seen *ret, void (*each)(void *arg, 
 	return 0;
 }
 
+struct audit_tail {
+	json_t *list;
+	size_t most;
+};
+
+static void audit_keep(void *arg, const json_t *record)
+{
+	struct audit_tail *t = arg;
+
+	(void)json_array_append(t->list, (json_t *)(uintptr_t)record);
+	if (json_array_size(t->list) > t->most)
+		(void)json_array_remove(t->list, 0);
+}
+
+int audit_last(const char *dir, size_t most, struct audit_seen *ret, json_t **ret_records, struct errtext *e)
+{
+	struct audit_tail t = {json_array(), most};
+	int r = audit_read(dir, ret, audit_keep, &t, e);
+
+	if (r < 0)
+		json_decref(t.list);
+	else
+		*ret_records = t.list;
+	return r;
+}
+
+json_t *audit_reply(const struct audit_seen *s, json_t *records)
+{
+	return json_pack("{s:o, s:b, s:s, s:i, s:I, s:I, s:i, s:{s:I, s:s}}", "records", records, "whole", s->broken == 0, "broken_at", s->what, "broken",
+			 s->broken, "first", (json_int_t)s->first, "lines", (json_int_t)s->lines, "files", s->files, "head", "seq", (json_int_t)s->head.seq,
+			 "hash", s->head.hash);
+}
+
 int audit_append(const char *dir, json_t *record, struct errtext *e)
 {
 	char path[PATH_MAX];

@@ -34,5 +34,8 @@ struct audit_seen {
 
 /* Read all files of a folder, oldest first. each (may be NULL) gets every record that reads; a folder that is not there is an empty log. -errno. */
 int MUSTCHECK audit_read(const char *dir, struct audit_seen *ret, void (*each)(void *arg, const json_t *record), void *arg, struct errtext *e);
+/* The same with its last `most` records, as io.redraft.Daemon.Audit answers: audit_reply(seen, records). */
+int MUSTCHECK audit_last(const char *dir, size_t most, struct audit_seen *ret, json_t **ret_records, struct errtext *e);
+json_t *audit_reply(const struct audit_seen *s, json_t *records /* taken */); /* NULL: out of memory */
 /* One more line, written and synced, by somebody who holds the store's lock (redraftctl restore). */
 int MUSTCHECK audit_append(const char *dir, json_t *record, struct errtext *e);

@@ -308,33 +308,21 @@ static int ctl_rollback(const struct ctl_verb *v, const struct ctl_conf *c, cons
 	return r ? ctl_failed(c, r, &e) : ctl_print(c, v, reply, EXIT_DONE);
 }
 
-static void ctl_keep_record(void *arg, const json_t *record)
-{
-	json_t *list = arg;
-
-	(void)json_array_append(list, (json_t *)(uintptr_t)record);
-	if (json_array_size(list) > 1000)
-		(void)json_array_remove(list, 0);
-}
-
 /* The same reply, made here of the files. NULL: they cannot be read, or there are none. */
 static json_t *ctl_audit_files(const struct ctl_conf *c)
 {
 	struct audit_seen s;
-	json_t *list = json_array();
+	json_t *records;
 	char dir[PATH_MAX];
 	struct errtext e;
 
 	snprintf(dir, sizeof dir, "%s/audit", c->store);
-	if (audit_read(dir, &s, ctl_keep_record, list, &e) < 0 || !s.files) {
-		json_decref(list);
+	if (audit_last(dir, (size_t)c->last, &s, &records, &e) < 0)
 		return NULL;
-	}
-	while ((int64_t)json_array_size(list) > c->last)
-		(void)json_array_remove(list, 0);
-	return json_pack("{s:o, s:b, s:s, s:i, s:I, s:I, s:i, s:{s:I, s:s}}", "records", list, "whole", s.broken == 0, "broken_at", s.what, "broken", s.broken,
-			 "first", (json_int_t)s.first, "lines", (json_int_t)s.lines, "files", s.files, "head", "seq", (json_int_t)s.head.seq, "hash",
-			 s.head.hash);
+	if (s.files)
+		return audit_reply(&s, records);
+	json_decref(records);
+	return NULL;
 }
 
 static int ctl_audit(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)

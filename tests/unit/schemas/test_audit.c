@@ -73,6 +73,17 @@ static void test_whole(void **state)
 	s = look();
 	assert_true(s.files == 3 && s.lines == 6 && s.first == 1 && s.head.seq == 6 && !s.broken && !s.torn);
 	assert_int_equal(s.whole, (int64_t)(start[6] - start[4]));
+	for (size_t most = 0; most <= 8; most++) { /* the last of them, over all files */
+		struct errtext e = {""};
+		json_t *records, *reply;
+
+		assert_int_equal(audit_last(dir, most, &s, &records, &e), 0);
+		assert_int_equal(json_array_size(records), most < 6 ? most : 6);
+		assert_int_equal(json_integer_value(json_object_get(json_array_get(records, json_array_size(records) - 1), "n")), most ? 5 : 0);
+		reply = audit_reply(&s, records);
+		assert_true(json_is_true(json_object_get(reply, "whole")) && json_object_get(reply, "records") == records);
+		json_decref(reply);
+	}
 }
 
 static void test_every_byte_counts(void **state)
