@@ -96,7 +96,13 @@ void admin_end(struct admin_request *q, json_t *reply, const char *error, const 
 		rpc_reply(q->call, reply);
 	}
 	admin_audited(q, error, text);
-	json_decref(q->from);
+	admin_forget(q);
+}
+
+void admin_forget(struct admin_request *q)
+{
+	if (q)
+		json_decref(q->from);
 	free(q);
 }
 
@@ -229,4 +235,3 @@ void admin_release(void *ctx, struct rpc_call *call, json_t *params)
 	if (q)
 		act_release(a->o.act, admin_answered, q);
 }
-

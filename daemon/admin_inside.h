@@ -18,10 +18,7 @@ struct admin {
 	uint64_t start_us;
 	struct admin_memory memory[ADMIN_REMEMBERED];
 	int next_memory;
-	struct admin_tail {
-		struct rpc_call *call; /* NULL = a free place */
-		struct admin *admin;
-	} tail[ADMIN_TAILS];
+	struct rpc_call *tail[ADMIN_TAILS]; /* NULL = a free place */
 	bool tail_listens;
 	struct admin_job *job; /* the long one that runs (admin_job.c), or NULL */
 };
@@ -45,6 +42,7 @@ struct admin_request {
 struct admin_request *admin_begin(struct admin *a, struct rpc_call *call, const char *method, json_t *params);
 /* The audit line, the answer. Takes q and reply. */
 void admin_end(struct admin_request *q, json_t *reply, const char *error, const char *text);
+void admin_forget(struct admin_request *q); /* frees what nobody will answer any more; NULL is taken */
 
 /* admin_change.c: what an operator says to the rollout */
 void admin_submit(void *ctx, struct rpc_call *call, json_t *params);

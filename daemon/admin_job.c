@@ -94,13 +94,8 @@ void admin_job_end(struct admin *a)
 	if (!j)
 		return;
 	pthread_join(j->thread, NULL);
-	if (j->change) {
-		json_decref(j->change->from);
-		rpc_reply(j->change->call, NULL);
-		free(j->change);
-	} else {
-		rpc_reply(j->call, NULL);
-	}
+	rpc_reply(j->call, NULL);
+	admin_forget(j->change);
 	json_decref(j->r < 0 ? NULL : j->reply);
 	free(j);
 	a->job = NULL;
@@ -140,69 +135,42 @@ static int job_topics(struct admin_job *j)
 void admin_topics(void *ctx, struct rpc_call *call, json_t *params)
 {
 	struct admin *a = ctx;
-	bool create = json_is_true(json_object_get(params, "create"));
-	struct admin_request *q = NULL;
 	struct admin_job *j;
 
 	if (!a->o.topics) {
 		rpc_error(call, "io.redraft.Failed", "redraftd has no brokers; set brokers in redraftd.conf");
 		return;
 	}
-	if (a->job) {
-		rpc_error(call, "io.redraft.Busy", "another long question is being answered; try again");
-		return;
-	}
-	if (create && !(q = admin_begin(a, call, "TopicsCreate", params)))
-		return;
 	j = job_new(a, call, job_topics);
-	if (!j) { /* answered: out of memory */
-		if (q)
-			json_decref(q->from);
-		free(q);
+	if (!j)
+		return;
+	j->create = json_is_true(json_object_get(params, "create"));
+	if (j->create && !(j->change = admin_begin(a, call, "TopicsCreate", params))) {
+		free(j);
 		return;
 	}
-	j->create = create;
-	j->change = q;
 	job_go(j);
 }
 
 /* ---- Audit ---- */
 
-struct audit_want {
-	json_t *list;
-	size_t most;
-};
-
-static void job_audit_one(void *arg, const json_t *record)
-{
-	struct audit_want *w = arg;
-
-	(void)json_array_append(w->list, (json_t *)(uintptr_t)record);
-	if (json_array_size(w->list) > w->most)
-		(void)json_array_remove(w->list, 0);
-}
-
 static int job_audit(struct admin_job *j)
 {
-	struct audit_want w = {json_array(), (size_t)j->last};
 	struct audit_seen s;
-	int r = audit_read(j->dir, &s, job_audit_one, &w, &j->e);
+	json_t *records;
+	int r = audit_last(j->dir, (size_t)j->last, &s, &records, &j->e);
 
 	if (!r && s.broken) { /* perhaps files changed their names meanwhile */
-		(void)json_array_clear(w.list);
-		r = audit_read(j->dir, &s, job_audit_one, &w, &j->e);
+		json_decref(records);
+		r = audit_last(j->dir, (size_t)j->last, &s, &records, &j->e);
 	}
-	if (!r && !s.broken && s.head.seq < j->seq) {
+	if (r < 0)
+		return r;
+	if (!s.broken && s.head.seq < j->seq) {
 		s.broken = 1;
 		snprintf(s.what, sizeof s.what, "the end: line %llu was written and is not there", (unsigned long long)j->seq);
 	}
-	if (r < 0) {
-		json_decref(w.list);
-		return r;
-	}
-	j->reply = json_pack("{s:o, s:b, s:s, s:i, s:I, s:I, s:i, s:{s:I, s:s}}", "records", w.list, "whole", s.broken == 0, "broken_at", s.what, "broken",
-			     s.broken, "first", (json_int_t)s.first, "lines", (json_int_t)s.lines, "files", s.files, "head", "seq",
-			     (json_int_t)s.head.seq, "hash", s.head.hash);
+	j->reply = audit_reply(&s, records);
 	return j->reply ? 0 : -ENOMEM;
 }
 

@@ -24,9 +24,7 @@ static void asked_drop(struct loop_guard *g)
 	struct admin_asked *x = (struct admin_asked *)(void *)((char *)g - offsetof(struct admin_asked, guard));
 
 	rpc_reply(x->call, NULL); /* whoever asked has been hung up on */
-	if (x->change)
-		json_decref(x->change->from);
-	free(x->change);
+	admin_forget(x->change);
 	free(x);
 }
 

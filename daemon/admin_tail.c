@@ -16,13 +16,11 @@ static void tail_heard(void *arg, const struct news_item *item)
 	struct admin *a = arg;
 
 	for (int i = 0; i < ADMIN_TAILS; i++) {
-		struct admin_tail *t = &a->tail[i];
+		struct rpc_call *call = a->tail[i];
 
-		if (t->call && rpc_more(t->call, tail_events(item)) < 0) {
-			struct rpc_call *gone = t->call;
-
-			t->call = NULL;
-			rpc_reply(gone, NULL);
+		if (call && rpc_more(call, tail_events(item)) < 0) {
+			a->tail[i] = NULL;
+			rpc_reply(call, NULL);
 		}
 	}
 }
@@ -49,7 +47,7 @@ void admin_tail(void *ctx, struct rpc_call *call, json_t *params)
 		rpc_reply(call, json_pack("{s:o}", "events", events));
 		return;
 	}
-	while (place < ADMIN_TAILS && a->tail[place].call)
+	while (place < ADMIN_TAILS && a->tail[place])
 		place++;
 	if (!a->tail_listens)
 		a->tail_listens = news_listen(a->o.news, tail_heard, a) == 0;
@@ -61,7 +59,7 @@ void admin_tail(void *ctx, struct rpc_call *call, json_t *params)
 	if (rpc_more(call, json_pack("{s:o}", "events", events)) < 0)
 		rpc_reply(call, NULL);
 	else
-		a->tail[place].call = call;
+		a->tail[place] = call;
 }
 
 void admin_tail_end(struct admin *a)
@@ -69,6 +67,6 @@ void admin_tail_end(struct admin *a)
 	if (a->tail_listens)
 		news_leave(a->o.news, a);
 	for (int i = 0; i < ADMIN_TAILS; i++)
-		if (a->tail[i].call)
-			rpc_reply(a->tail[i].call, NULL);
+		if (a->tail[i])
+			rpc_reply(a->tail[i], NULL);
 }
