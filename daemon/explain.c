@@ -169,10 +169,7 @@ json_t *explain_version(const struct rollout *r, uint32_t version, const json_t 
 		say_past(&s, r, v, verdict);
 	}
 	j = json_pack("{s:I, s:b, s:s, s:o, s:o}", "version", (json_int_t)version, "live", r->s.live == version, "state", version_state_name(v->state), "text",
-		      s.text.len ? json_stringn((char *)s.text.data, s.text.len) : json_string(""), "reasons", s.reasons);
-	if (!j) /* text that is no UTF-8: the list has it */
-		j = json_pack("{s:I, s:b, s:s, s:s}", "version", (json_int_t)version, "live", r->s.live == version, "state",
-			      version_state_name(v->state), "text", "");
+		      report_text(buf_append(&s.text, "", 1) == 0 ? (char *)s.text.data : ""), "reasons", s.reasons);
 	buf_done(&s.text);
 	return j;
 }

@@ -76,7 +76,7 @@ static void test_each_block_is_named(void **state)
 	text = why(VS_GATED, NULL, "", &n);
 	says(text, "is on canary, and there is one");
 	assert_null(strstr(text, "Nothing stands"));
-		text = why(VS_CANARY, NULL, "", &n);
+	text = why(VS_CANARY, NULL, "", &n);
 	says(text, "Its share grows");
 	assert_null(strstr(text, "Nothing stands"));
 	r.s.canary.version = 0;
@@ -118,6 +118,17 @@ static void test_the_domain_that_decided(void **state)
 	says(text, "domain code it is surely worse");
 	assert_null(strstr(text, "chat"));
 	json_decref(verdict);
+}
+
+/* A reason that was cut inside a character is told all the same. */
+static void test_bytes_that_are_no_text(void **state)
+{
+	size_t n;
+
+	(void)state;
+	snprintf(v[VS_REJECTED].reason, sizeof v[VS_REJECTED].reason, "cut here: \xc3");
+	says(why(VS_REJECTED, NULL, "", &n), "was refused: cut here: ?");
+	assert_int_equal(n, 2);
 }
 
 struct ear {
@@ -170,7 +181,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_every_state, setup), cmocka_unit_test_setup(test_each_block_is_named, setup),
-		cmocka_unit_test_setup(test_the_domain_that_decided, setup), cmocka_unit_test(test_news),
+		cmocka_unit_test_setup(test_the_domain_that_decided, setup), cmocka_unit_test_setup(test_bytes_that_are_no_text, setup), cmocka_unit_test(test_news),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
