@@ -3,28 +3,28 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 enum { DAY = 24 * 60, WEEK = 7 * DAY };
 static const char *const days[] = {"mon", "tue", "wed", "thu", "fri", "sat", "sun"};
 
-/* Days since 1970-01-01 of a Gregorian date: years begin in March, so that the odd day is the last. */
-static int64_t day_number(int64_t y, int m, int d)
-{
-	int64_t year = y - (m <= 2), era = (year >= 0 ? year : year - 399) / 400, of_era = year - era * 400;
-	int64_t of_year = (153 * (m + (m > 2 ? -3 : 9)) + 2) / 5 + d - 1;
-
-	return era * 146097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719468;
-}
-
+/* Days since 1970. */
 static bool read_date(const char **at, int64_t *ret)
 {
-	static const int of_month[] = {31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+	struct tm tm = {0};
 	int y, m, d, n = 0;
+	time_t at_midnight;
 
-	if (sscanf(*at, "%4d-%2d-%2d%n", &y, &m, &d, &n) != 3 || n != 10 || y < 1970 || m < 1 || m > 12 || d < 1 || d > of_month[m - 1])
+	if (sscanf(*at, "%4d-%2d-%2d%n", &y, &m, &d, &n) != 3 || n != 10 || y < 1970)
+		return false;
+	tm.tm_year = y - 1900;
+	tm.tm_mon = m - 1;
+	tm.tm_mday = d;
+	at_midnight = timegm(&tm);
+	if (tm.tm_mon != m - 1 || tm.tm_mday != d) /* there is no 31st of June, nor a 29th of February in most years */
 		return false;
 	*at += n;
-	*ret = day_number(y, m, d);
+	*ret = (int64_t)at_midnight / (24 * 3600);
 	return true;
 }
 

@@ -64,7 +64,7 @@ static void daily_and_dated(void **state)
 static void what_is_none(void **state)
 {
 	static const char *const bad[] = {"x", "fri", "fri 16:00", "fri 16:00-", "16:00-17:00", "fri 25:00-26:00", "fri 16:60-17:00", "daily 10:00-tue 11:00",
-					  "2026-12-24", "2026-13-01..2026-13-02", "2026-12-24..2026-12-23", "fri 16:00-mon 08:00,", ",", "fri 16:00-mon 08:00 x",
+					  "2026-12-24", "2026-13-01..2026-13-02", "2026-02-29..2026-03-02", "2026-06-31..2026-07-01", "2026-12-24..2026-12-23", "fri 16:00-mon 08:00,", ",", "fri 16:00-mon 08:00 x",
 					  "fri 24:01-mon 08:00", "daily 1:00-2:00,daily 1:00-2:00,daily 1:00-2:00,daily 1:00-2:00", "fri 10:00-daily 11:00"};
 	struct errtext e;
 	struct freeze f = {.n = 7};
