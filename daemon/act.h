@@ -37,13 +37,14 @@ struct act_options {
 };
 
 int MUSTCHECK act_new(struct loop *l, const struct act_options *o, struct metrics *m, struct act **ret, struct errtext *e);
-/* A reload: gate, rules, canary, freeze, limits and min_free of o hold from now on. */
+/* A reload: all of o but paths, gate_k and poll_us holds from now on. */
 void act_set_rules(struct act *a, const struct act_options *o);
 /* After the loop has stopped and before it is freed. Answers who still waits. */
 struct act *act_free(struct act *a);
 
 /* An operator's answer: error NULL = done; text says more. quarantined: rollback. */
 typedef void act_answer(void *arg, const char *error, const char *text, uint32_t quarantined);
+typedef void act_probed(void *arg, json_t *outcome, const char *error, const char *text); /* act_probe.h */
 void act_promote(struct act *a, uint32_t version, int64_t expected, act_answer *answer, void *arg);
 void act_rollback(struct act *a, const char *who, act_answer *answer, void *arg);
 void act_pin(struct act *a, uint32_t version, act_answer *answer, void *arg);

@@ -6,16 +6,12 @@
  * nobody's word. Both are looked for when the collapse is seen, and again every minute while it lasts.
  */
 #include "daemon/act_collapse.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include "daemon/act_inside.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
-#include "daemon/base/rpc.h"
 #include "daemon/watch.h"
 
-enum { COLLAPSE_REQUESTS = 32, EVALUATE_MS = 600000 };
+enum { COLLAPSE_REQUESTS = 32 };
 static const double collapse_share = 0.25;
 static const uint64_t again_us = 60000000;
 
@@ -48,38 +44,33 @@ static void go_back(struct act *a, const char *because)
 static void replayed(void *arg, int r, json_t *params, const char *error)
 {
 	struct act *a = arg;
-	struct gate_pair *pairs = malloc(GATE_MAX_PAIRS * sizeof *pairs);
+	struct act_collapse *c = &a->collapse;
 	struct gate_verdict v;
-	struct errtext e;
 	char because[96];
-	int n = r || !pairs ? -1 : gate_read_pairs(json_object_get(params, "pairs"), pairs, GATE_MAX_PAIRS, &e);
 
-	a->collapse.asking = false;
-	if (n > 0 && a->collapse.version == a->r.s.live && a->collapse.asked == a->r.s.live && a->collapse.back_to == rollout_back_to(&a->r)) {
-		gate_decide(&a->o.gate, pairs, n, a->r.s.live, &v);
-		if (v.all.lower > 0) {
-			snprintf(because, sizeof because, "version %u gives %.2f where it gives %.2f, on %d requests", a->collapse.back_to,
-				 v.all.candidate_al, v.all.live_al, n);
-			go_back(a, because);
-		}
-	} else if (r) {
+	c->asking = false;
+	if (r)
 		log_debug("replay of the version before: %s", error ? error : "no answer");
-	}
-	free(pairs);
+	if (r || c->version != a->r.s.live || c->asked != a->r.s.live || c->back_to != rollout_back_to(&a->r))
+		return;
+	(void)act_judge(a, params, c->asked, &v);
+	if (!(v.all.lower > 0))
+		return;
+	snprintf(because, sizeof because, "version %u gives %.2f where it gives %.2f, on %d requests", c->back_to, v.all.candidate_al, v.all.live_al,
+		 v.all.requests);
+	go_back(a, because);
 }
 
 static void ask(struct act *a)
 {
 	struct act_collapse *c = &a->collapse;
-	json_t *p;
 
 	act_compare(a);
 	if (c->asking || !a->r.learn_up || !rollout_back_to(&a->r))
 		return;
 	c->asked = c->version;
 	c->back_to = rollout_back_to(&a->r);
-	p = json_pack("{s:I, s:I, s:i}", "candidate", (json_int_t)c->back_to, "live", (json_int_t)c->version, "k", a->o.gate_k);
-	c->asking = rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.Evaluate", p, EVALUATE_MS, replayed, a) == 0;
+	c->asking = act_ask_replay(a, c->back_to, c->version, replayed) == 0;
 }
 
 /* A draft that gives no numbers is dropped by the engine, request by request, and then there is nothing that could be compared. */
@@ -88,7 +79,7 @@ static void lost(struct act *a, struct watch *w)
 	int n, gone = watch_lost(w, a->r.s.live, &n);
 	char text[RO_TEXT];
 
-	if (a->r.s.alarm[0] || n < COLLAPSE_REQUESTS || 2 * gone < n)
+	if (n < COLLAPSE_REQUESTS || 2 * gone < n)
 		return;
 	snprintf(text, sizeof text, "decay, not drift: %d of the last %d requests of version %u lost their draft", gone, n, a->r.s.live);
 	act_alarm(a, text);

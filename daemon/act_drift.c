@@ -10,7 +10,6 @@
  * would be served by the same engine.
  */
 #include <math.h>
-#include <string.h>
 #include "daemon/act_inside.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
@@ -30,9 +29,11 @@ static void act_found_decay(struct act *a, long long version, const struct drift
 	act_alarm(a, text);
 }
 
-/* Somebody has to look: the rollout holds and pauses until a release, over restarts too. */
+/* Somebody has to look: the rollout holds and pauses until a release, over restarts too. One alarm at a time: the first says why. */
 void act_alarm(struct act *a, const char *text)
 {
+	if (a->r.s.alarm[0])
+		return;
 	log_error("%s; training paused, promotions held until release", text);
 	act_say(a, ACT_NEWS_DECAY, text);
 	act_event(a, &(struct ro_event){.kind = RO_ALARM, .text = text});
@@ -60,7 +61,7 @@ static void act_compared(void *arg, int r, json_t *params, const char *error)
 		   c.replayed_al - c.served_al);
 	log_info("served against replayed: version %lld, %.3f against %.3f on %d requests (standard error %.4f), %.2f %% of rounds differ (%.2f)",
 		 (long long)version, c.served_al, c.replayed_al, c.requests, c.gap_se, 100 * c.differ, 100 * c.differ_se);
-	if (drift_is_decay(&c) && !a->r.s.alarm[0])
+	if (drift_is_decay(&c))
 		act_found_decay(a, (long long)version, &c);
 }
 

@@ -31,7 +31,7 @@ struct act_probing {
 	int moved;        /* times running */
 	uint64_t next_us; /* not before */
 	char weights_sha[65], prompts_sha[65];
-	void (*done)(void *arg, json_t *outcome, const char *error, const char *text); /* who asked, or NULL */
+	act_probed *done; /* who asked, or NULL */
 	void *arg;
 };
 
@@ -95,8 +95,12 @@ void act_load(struct act *a, const struct ro_action *x);
 void act_activate(struct act *a, const struct ro_action *x);
 void act_canary_call(struct act *a, const struct ro_action *x);
 void act_compare(struct act *a); /* served against replayed, unless one is out */
-void act_alarm(struct act *a, const char *text);
+void act_alarm(struct act *a, const char *text); /* unless one stands */
 void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against);
+/* The learner replays both on the same held-out requests; done gets a as its arg. What it answered, by the gate's rules: v says what
+ * was measured, all zero when it is no use (logged). */
+int MUSTCHECK act_ask_replay(struct act *a, uint32_t candidate, uint32_t live, void (*done)(void *arg, int r, json_t *params, const char *error));
+enum ro_result act_judge(struct act *a, json_t *params, uint32_t against, struct gate_verdict *v);
 void act_ask_learner(struct act *a);
 void act_learn_metrics(struct act *a);
 void act_submit_join(struct act *a);

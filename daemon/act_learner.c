@@ -72,7 +72,7 @@ static void act_write_verdict(struct act *a, const struct gate_verdict *v)
 		log_warn("%s; the state has the reason", e.text);
 }
 
-static enum ro_result act_judge(struct act *a, json_t *params, struct gate_verdict *v)
+enum ro_result act_judge(struct act *a, json_t *params, uint32_t against, struct gate_verdict *v)
 {
 	static const enum ro_result results[] = {[GATE_ACCEPT] = RO_OK, [GATE_REJECT] = RO_BAD, [GATE_UNDECIDED] = RO_LATER};
 	struct gate_pair *pairs = malloc(GATE_MAX_PAIRS * sizeof *pairs);
@@ -84,7 +84,7 @@ static enum ro_result act_judge(struct act *a, json_t *params, struct gate_verdi
 		snprintf(v->reason, sizeof v->reason, "the learner's answer is no use: %.100s", e.text);
 		log_warn("%s", v->reason);
 	} else {
-		gate_decide(&a->o.gate, pairs, n, a->eval.against, v);
+		gate_decide(&a->o.gate, pairs, n, against, v);
 	}
 	free(pairs);
 	return results[v->outcome];
@@ -99,7 +99,7 @@ static void act_evaluated(void *arg, int r, json_t *params, const char *error)
 	bool stale = !a->r.eval.running || a->r.eval.id != a->eval.id;
 
 	if (r == 0) {
-		ev.result = act_judge(a, params, &v);
+		ev.result = act_judge(a, params, a->eval.against, &v);
 		ev.full = json_is_true(json_object_get(params, "full"));
 	} else if (r < 0) {
 		ev.result = RO_NOBODY;
@@ -120,16 +120,20 @@ static void act_evaluated(void *arg, int r, json_t *params, const char *error)
 		act_evaluate(a, a->r.eval.id, a->r.eval.version, a->r.eval.against);
 }
 
+int act_ask_replay(struct act *a, uint32_t candidate, uint32_t live, void (*done)(void *arg, int r, json_t *params, const char *error))
+{
+	json_t *p = json_pack("{s:I, s:I, s:i}", "candidate", (json_int_t)candidate, "live", (json_int_t)live, "k", a->o.gate_k);
+
+	return rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.Evaluate", p, EVALUATE_MS, done, a);
+}
+
 /* One at a time: the learner computes it. A newer wish waits for the older answer. */
 void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against)
 {
-	json_t *p;
-
 	if (a->eval.started_us)
 		return;
 	a->eval = (struct act_evaluation){.id = id, .version = version, .against = against, .started_us = clock_us()};
-	p = json_pack("{s:I, s:I, s:i}", "candidate", (json_int_t)version, "live", (json_int_t)against, "k", a->o.gate_k);
-	if (rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.Evaluate", p, EVALUATE_MS, act_evaluated, a) < 0)
+	if (act_ask_replay(a, version, against, act_evaluated) < 0)
 		a->eval.started_us = 0; /* out of memory: stays running until the learner comes again */
 }
 
