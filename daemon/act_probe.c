@@ -10,7 +10,8 @@
 #include "daemon/base/metrics.h"
 #include "daemon/base/sha.h"
 
-enum { PROBE_TOKENS = 32, PROBE_FILE_MAX = 1 << 20 };
+enum { PROBE_TOKENS = 32 };
+static const char reference_file[] = "probe.json";
 static const uint64_t retry_us = 60000000;
 
 /* Pinned: to change one is to change what all references were taken with. */
@@ -43,24 +44,6 @@ static json_t *prompt_list(char ret_sha[static SHA_HEX])
 	return list;
 }
 
-static void reference_path(const struct act *a, char *ret, size_t size)
-{
-	snprintf(ret, size, "%s/probe.json", store_path(a->store));
-}
-
-static json_t *read_reference(const struct act *a)
-{
-	char path[PATH_MAX], *text = NULL;
-	json_t *j;
-
-	reference_path(a, path, sizeof path);
-	if (fs_read_text(path, PROBE_FILE_MAX, &text) < 0)
-		return NULL;
-	j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-	free(text);
-	return j;
-}
-
 /* Taken of the same target, draft, chain length and prompts? */
 static bool comparable(const struct act *a, const json_t *reference, const json_t *seen)
 {
@@ -83,7 +66,7 @@ static int write_reference(struct act *a, const json_t *seen)
 		   json_object_set_new(j, "weights_sha", json_string(a->probe.weights_sha))))
 		r = -ENOMEM;
 	text = r ? NULL : json_dumps(j, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-	reference_path(a, path, sizeof path);
+	snprintf(path, sizeof path, "%s/%s", store_path(a->store), reference_file);
 	if (!r)
 		r = text ? fs_write_atomic(path, text, strlen(text)) : -ENOMEM;
 	free(text);
@@ -96,7 +79,7 @@ static int write_reference(struct act *a, const json_t *seen)
 static void answer(struct act *a, json_t *outcome, const char *error, const char *text)
 {
 	struct act_probing *p = &a->probe;
-	void (*done)(void *arg, json_t *outcome, const char *error, const char *text) = p->done;
+	act_probed *done = p->done;
 
 	p->running = false;
 	p->done = NULL;
@@ -116,7 +99,7 @@ static void failed(struct act *a, const char *why)
 static void judge(struct act *a, const json_t *seen)
 {
 	struct act_probing *p = &a->probe;
-	json_t *reference = read_reference(a);
+	json_t *reference = store_json_in(store_path(a->store), reference_file);
 	bool make = p->record || !reference || !comparable(a, reference, seen), moved = false;
 	char text[RO_TEXT] = "";
 	int r = 0;
@@ -187,7 +170,7 @@ void act_probe(struct act *a)
 	begin(a);
 }
 
-void act_probe_now(struct act *a, bool record, void (*done)(void *arg, json_t *outcome, const char *error, const char *text), void *arg)
+void act_probe_now(struct act *a, bool record, act_probed *done, void *arg)
 {
 	struct act_probing *p = &a->probe;
 

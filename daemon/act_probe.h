@@ -12,7 +12,7 @@
 /* Once a second. */
 void act_probe(struct act *a);
 /* Now. record: what is seen becomes the reference. done: once, with the outcome (taken) or an error's name and text. */
-void act_probe_now(struct act *a, bool record, void (*done)(void *arg, json_t *outcome, const char *error, const char *text), void *arg);
+void act_probe_now(struct act *a, bool record, act_probed *done, void *arg);
 
 /* Pure: both are answers of Serve.Probe. text: what moved, or that nothing did. moved: features or accept length beyond the rules; -EINVAL: an
  * answer that is no use, with text. */

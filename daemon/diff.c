@@ -4,10 +4,9 @@
 #include "daemon/diff.h"
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include "daemon/base/fs.h"
-#include "schemas/manifest.h"
+#include "daemon/store.h"
 #include "schemas/safetensors.h"
 
 enum { DIFF_DEPTH = 8, DIFF_PATH = 160 };
@@ -115,28 +114,15 @@ struct diff_side {
 	struct st_file *weights; /* owned */
 };
 
-static json_t *diff_json(const char *dir, const char *name)
-{
-	char path[PATH_MAX + 32], *text = NULL;
-	json_t *j;
-
-	snprintf(path, sizeof path, "%s/%s", dir, name);
-	if (fs_read_text(path, 4 << 20, &text) < 0)
-		return NULL;
-	j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-	free(text);
-	return j;
-}
-
 static int diff_open(const char *store, uint32_t n, struct diff_side *s, struct errtext *e)
 {
 	char path[PATH_MAX + 32];
 	int r = store_version_dir(store, n, s->dir, sizeof s->dir);
 
 	if (!r) {
-		s->manifest = diff_json(s->dir, "manifest.json");
-		s->config = diff_json(s->dir, "config.json");
-		s->verdict = diff_json(s->dir, "verdict.json");
+		s->manifest = store_json_in(s->dir, "manifest.json");
+		s->config = store_json_in(s->dir, "config.json");
+		s->verdict = store_json_in(s->dir, "verdict.json");
 		r = s->manifest ? 0 : -ENOENT;
 	}
 	if (r < 0)

@@ -316,10 +316,17 @@ int store_write_verdict(struct store *s, uint32_t number, json_t *verdict, struc
 
 json_t *store_read_json(const struct store *s, uint32_t number, const char *file)
 {
+	char dir[PATH_MAX];
+
+	return store_version_dir(s->path, number, dir, sizeof dir) < 0 ? NULL : store_json_in(dir, file);
+}
+
+json_t *store_json_in(const char *dir, const char *file)
+{
 	char path[PATH_MAX], *text = NULL;
 	json_t *j;
 
-	if (snprintf(path, sizeof path, "%s/versions/%u/%s", s->path, number, file) >= (int)sizeof path ||
+	if (snprintf(path, sizeof path, "%s/%s", dir, file) >= (int)sizeof path ||
 	    fs_read_text(path, 4 << 20, &text) < 0)
 		return NULL;
 	j = json_loads(text, JSON_REJECT_DUPLICATES, NULL);

@@ -51,6 +51,7 @@ void store_taken_done(struct store_taken *t);
 /* verdict.json, once: -EEXIST when it is there already. schema and created are added. */
 int MUSTCHECK store_write_verdict(struct store *s, uint32_t number, json_t *verdict /* taken */, struct errtext *e);
 json_t *store_read_json(const struct store *s, uint32_t number, const char *file); /* new reference or NULL */
+json_t *store_json_in(const char *dir, const char *file); /* the same of any folder; any thread */
 
 struct store_limits {
 	int keep;            /* the newest that served and as many of the newest that were refused */
