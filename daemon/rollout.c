@@ -94,7 +94,7 @@ static void ro_judge_anew(struct rollout *r, struct ro_actions *a)
 {
 	uint32_t keep = ro_newest(r, VS_CANDIDATE);
 
-	memset(&r->s.canary, 0, sizeof r->s.canary);
+	ro_canary_forget(r);
 	for (int i = r->s.n_versions - 1; i >= 0; i--) {
 		struct version_entry *v = &r->s.versions[i];
 
@@ -165,7 +165,7 @@ void ro_drop_pending(struct rollout *r, struct ro_actions *a, const char *why)
 		ro_mark(r, v->number, VS_REJECTED, "%s", why);
 		ro_verdict(a, v->number, "superseded", "%s", why);
 	}
-	memset(&r->s.canary, 0, sizeof r->s.canary);
+	ro_canary_forget(r);
 	r->eval.running = false;
 	r->eval.id++;
 }
@@ -334,7 +334,7 @@ static void ro_went_live(struct rollout *r, uint32_t version, const struct ro_ev
 	uint64_t jitter = interval / 20 ? ev->random % (interval / 10 + 1) : 0; /* -5 % .. +5 % */
 
 	if (r->s.canary.version == version)
-		memset(&r->s.canary, 0, sizeof r->s.canary);
+		ro_canary_forget(r);
 	ro_set_live(r, version, a);
 	r->s.generation = r->serve_generation = ev->generation;
 	r->serve_live = version;
@@ -360,7 +360,7 @@ void ro_unfit(struct rollout *r, uint32_t version, const char *why, struct ro_ac
 	if (!v)
 		return;
 	if (r->s.canary.version == version)
-		memset(&r->s.canary, 0, sizeof r->s.canary);
+		ro_canary_forget(r);
 	if (!served) {
 		if (v->state != VS_REJECTED && v->state != VS_QUARANTINED)
 			ro_rejected(r, version, why, a);
@@ -592,7 +592,7 @@ void rollout_init(struct rollout *r, struct store_state *s, const struct rollout
 		if (v->state == VS_CANARY && v->number != r->s.canary.version)
 			v->state = VS_GATED;
 		if (v->state != VS_CANARY && v->number == r->s.canary.version)
-			memset(&r->s.canary, 0, sizeof r->s.canary);
+			ro_canary_forget(r);
 	}
 }
 

@@ -3,7 +3,7 @@
  * Nothing here does anything: no sockets, no files, no clock (the event brings the
  * time), no randomness (the event brings that too). act.c carries the actions out
  * and turns their results into the next events. The table of what follows what is
- * in daemon/README.md.
+ * daemon/rollout.md.
  *
  * Serving acts first, memory and journal second: a version becomes live here only
  * when the server said so, and a rollback is sent to the server before anything is

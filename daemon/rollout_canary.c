@@ -65,7 +65,7 @@ void ro_canary_ask(struct rollout *r, struct ro_actions *a)
 	send(r, a, r->s.canary.version, r->s.canary.permille, r->s.canary.salt);
 }
 
-static void forget(struct rollout *r)
+void ro_canary_forget(struct rollout *r)
 {
 	memset(&r->s.canary, 0, sizeof r->s.canary);
 }
@@ -77,7 +77,7 @@ void ro_canary_stop(struct rollout *r, const char *why, struct ro_actions *a)
 
 	if (!version)
 		return;
-	forget(r);
+	ro_canary_forget(r);
 	if (newer) {
 		ro_mark(r, version, VS_REJECTED, "superseded by version %u; its canary ended: %s", newer, why);
 		ro_say(a, "canary of version %u ended: %s; version %u comes after it", version, why, newer);
@@ -138,7 +138,7 @@ static void harmed(struct rollout *r, const struct ro_event *ev, struct ro_actio
 	uint32_t version = r->s.canary.version;
 	const char *why = ev->text ? ev->text : "";
 
-	forget(r);
+	ro_canary_forget(r);
 	if (r->op.phase != RO_IDLE && r->op.version == version && r->op.why != RO_WHY_BACK && r->op.why != RO_WHY_OPERATOR) {
 		ro_op_end(r); /* it may be live by the time we look: then the server is brought back */
 		ro_do(a, RO_DO_LOOK, 0);

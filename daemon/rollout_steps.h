@@ -28,6 +28,7 @@ void ro_canary_begin(struct rollout *r, const struct ro_event *ev, struct ro_act
 /* The server's canary is what the state says. */
 bool ro_canary_agrees(const struct rollout *r);
 void ro_canary_ask(struct rollout *r, struct ro_actions *a); /* for what the state says */
+void ro_canary_forget(struct rollout *r); /* the state has none from now on; the versions' own states are the caller's */
 /* No canary from now on; its version waits again, or gives way to a newer one that does. */
 void ro_canary_stop(struct rollout *r, const char *why, struct ro_actions *a);
 void ro_on_canaried(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
