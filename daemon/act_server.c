@@ -12,7 +12,7 @@
 
 enum { SERVE_SILENT_MAX = 3 };
 
-struct act_call { /* a load or an activation that is out */
+struct act_call { /* a load, a canary or an activation that is out */
 	struct loop_guard guard;
 	struct act *a;
 	uint32_t id, version;

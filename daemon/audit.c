@@ -14,6 +14,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/metrics.h"
+#include "daemon/report.h"
 #include "schemas/audit.h"
 #include "schemas/manifest.h"
 
@@ -36,7 +37,7 @@ struct audit {
 	pthread_t thread; /* syncs */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	bool started, dirty, stop; /* under the lock */
+	bool dirty, stop; /* under the lock */
 	int sync_fd;     /* a duplicate of fd for the thread, under the lock; -1 = none */
 };
 
@@ -240,10 +241,7 @@ void audit_note(struct audit *a, const char *what, json_t *from, json_t *to, con
 	va_start(ap, fmt);
 	vsnprintf(why, sizeof why, fmt, ap);
 	va_end(ap);
-	for (char *p = why; *p; p++)
-		if ((unsigned char)*p >= 128 || (unsigned char)*p < 32)
-			*p = '?';
-	j = json_pack("{s:s, s:s, s:s, s:s}", "what", what, "who", "redraftd", "why", why, "result", "done");
+	j = json_pack("{s:s, s:s, s:o, s:s}", "what", what, "who", "redraftd", "why", report_text(why), "result", "done");
 	if (j && from)
 		(void)json_object_set(j, "from", from);
 	if (j && to)
@@ -328,7 +326,6 @@ int audit_new(struct loop *l, const struct audit_options *o, struct audit **ret)
 		free(a);
 		return -ENOMEM;
 	}
-	a->started = true;
 	audit_take_up(a);
 	audit_publish(a);
 	*ret = a;

@@ -18,5 +18,5 @@ json_t *report_version(struct act *a, const struct version_entry *v, json_t **re
 json_t *report_drift(struct act *a, struct watch *w); /* io.redraft.Daemon.Drift */
 /* A string that is surely one: what is no UTF-8, as after a cut inside a character, becomes question marks. */
 json_t *report_text(const char *s);
-/* What server and learner last said of themselves, as redraft_learn_* and redraft_serve_* (report_metrics.c). */
+/* What the learner last said of itself, as redraft_learn_* (report_metrics.c). */
 void report_metrics(struct metrics *m, struct act *a);

@@ -22,7 +22,6 @@ struct topics {
 	rd_kafka_t *rk;
 	struct wanted want[TOPICS_N];
 	int n;
-	struct errtext *e;
 };
 
 static rd_kafka_event_t *ask(rd_kafka_queue_t *q, struct errtext *e)
@@ -200,7 +199,7 @@ static json_t *look(struct topics *t, const struct wanted *w, bool create, bool 
 
 json_t *topics_check(const struct topics_options *o, bool create, struct errtext *e)
 {
-	struct topics t = {.o = o, .n = o->audit[0] ? 3 : 2, .e = e,
+	struct topics t = {.o = o, .n = o->audit[0] ? TOPICS_N : TOPICS_N - 1,
 			   .want = {{o->traces, "delete", "nothing can be learned from", o->partitions, o->traces_h, true},
 				    {o->rounds, "delete", "accept length and drift are not watched", o->partitions, o->rounds_h, false},
 				    {o->audit, "delete", "the audit log has no second copy", 1, 0, false}}};
