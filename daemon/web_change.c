@@ -83,7 +83,8 @@ struct web_request {
 	struct evhttp_request *q; /* NULL: hung up */
 	struct web *w;
 	json_t *from; /* owned: where things stood when it came */
-	char verb[16], who[80], detail[32], why[REASON_MOST + 1];
+	const char *what; /* "Rollback", as the control socket calls it: static */
+	char who[80], detail[32], why[REASON_MOST + 1];
 };
 
 static void web_request_gone(struct evhttp_connection *c, void *arg)
@@ -100,8 +101,14 @@ static void web_answered(void *arg, const char *error, const char *text, uint32_
 	struct web_request *x = arg;
 	const struct store_state *s = &act_rollout(x->w->o.act)->s;
 
-	log_info("audit: %s by %s%s: %s%s%s", x->verb, x->who, x->detail, error ? error : "done", error ? ": " : "", error ? text : "");
-	news_say(x->w->o.news, "audit", s->live, "%s by %s%s: %s", x->verb, x->who, x->detail, error ? error : "done");
+	json_t *j = json_pack("{s:s, s:s, s:s, s:O?, s:o, s:o, s:s}", "what", x->what, "who", x->who, "detail", x->detail, "from", x->from, "to", audit_place(s),
+			      "why", report_text(x->why), "result", error ? error : "done");
+
+	if (j && error)
+		(void)json_object_set_new(j, "message", report_text(text));
+	log_info("audit: %s by %s%s%s: %s%s%s", x->what, x->who, x->detail[0] ? " of " : "", x->detail, error ? error : "done", error ? ": " : "",
+		 error ? text : "");
+	news_say(x->w->o.news, "audit", s->live, "%s by %s%s%s: %s", x->what, x->who, x->detail[0] ? " of " : "", x->detail, error ? error : "done");
 	if (x->q) {
 		evhttp_connection_set_closecb(evhttp_request_get_connection(x->q), NULL, NULL);
 		if (error)
@@ -111,8 +118,7 @@ static void web_answered(void *arg, const char *error, const char *text, uint32_
 				      json_pack("{s:I, s:I, s:I, s:b, s:I}", "generation", (json_int_t)s->generation, "live", (json_int_t)s->live,
 						"previous", (json_int_t)s->previous, "hold", (int)s->hold, "quarantined", (json_int_t)quarantined));
 	}
-	audit_write(x->w->o.audit, json_pack("{s:s, s:s, s:O?, s:o, s:o, s:s, s:o}", "what", x->verb, "who", x->who, "from", x->from, "to", audit_place(s), "why",
-					     report_text(x->why), "result", error ? error : "done", "message", report_text(error ? text : "")));
+	audit_write(x->w->o.audit, j);
 	json_decref(x->from);
 	free(x);
 }
@@ -148,11 +154,11 @@ static void web_do(struct web *w, struct evhttp_request *q, const char *verb, co
 	x->w = w;
 	x->from = audit_place(&act_rollout(w->o.act)->s);
 	snprintf(x->why, sizeof x->why, "%s", reason ? json_string_value(reason) : "from the page");
-	snprintf(x->verb, sizeof x->verb, "%s", verb);
+	x->what = !strcmp(verb, "rollback") ? "Rollback" : !strcmp(verb, "hold") ? "Hold" : "Release";
 	snprintf(x->who, sizeof x->who, "the page, from %.45s port %u", address ? address : "?", port);
 	evhttp_connection_set_closecb(c, web_request_gone, x);
 	if (!strcmp(verb, "rollback")) {
-		snprintf(x->detail, sizeof x->detail, " of version %u", live);
+		snprintf(x->detail, sizeof x->detail, "version %u", live);
 		act_rollback(w->o.act, x->who, web_answered, x);
 	} else if (!strcmp(verb, "hold")) {
 		act_hold(w->o.act, reason ? json_string_value(reason) : "from the page", web_answered, x);

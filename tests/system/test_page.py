@@ -58,4 +58,4 @@ def test_changes_need_the_token(stack):
     assert first_event(stack)[1]["status"]["hold"] is True
     assert ask(stack, "POST", "/api/release", "{}", **good)[0] == 200
     assert stack.status("daemon")["hold"] is False
-    assert "audit: hold by the page" in stack.logs() and TOKEN not in stack.logs()
+    assert "audit: Hold by the page" in stack.logs() and TOKEN not in stack.logs()

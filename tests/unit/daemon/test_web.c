@@ -21,6 +21,7 @@
 #include "daemon/base/metrics.h"
 #include "daemon/watch.h"
 #include "daemon/web_inside.h"
+#include "schemas/audit.h"
 #include "tests/unit/daemon/books.h"
 #include "tests/unit/daemon/peers.h"
 
@@ -310,6 +311,23 @@ static void submit(const char *name, float value, uint32_t parent)
 	json_decref(out);
 }
 
+/* The audit log's last line says this. */
+static bool audited(const char *what)
+{
+	struct errtext e = {.text = ""};
+	struct audit_seen s;
+	json_t *records;
+	char *text;
+	bool is;
+
+	assert_int_equal(audit_last(fixture_path("audit"), 1, &s, &records, &e), 0);
+	text = json_dumps(json_array_get(records, 0), JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY);
+	is = text && strstr(text, what) && strstr(text, "\"who\":\"the page, from 127.0.0.1");
+	free(text);
+	json_decref(records);
+	return is;
+}
+
 static void changes(void **state)
 {
 #define AUTH "Authorization: Bearer " TOKEN "\r\n"
@@ -346,9 +364,11 @@ static void changes(void **state)
 
 	assert_int_equal(http("POST", "/api/hold", AUTH, "{\"reason\":\"lunch\"}"), 200);
 	has("\"hold\":true");
+	WAIT_FOR(audited("\"what\":\"Hold\"") && audited("\"why\":\"lunch\"") && audited("\"result\":\"done\""));
 	assert_int_equal(http("POST", "/api/release", AUTH, ""), 200);
 	has("\"hold\":false");
 	assert_int_equal(http("POST", "/api/rollback", "Origin: http://127.0.0.1:9464\r\n" AUTH, "{\"live\":2}"), 200);
+	WAIT_FOR(audited("\"what\":\"Rollback\"") && audited("\"detail\":\"version 2\""));
 	has("\"live\":1");
 	has("\"quarantined\":2");
 	assert_int_equal(http("POST", "/api/rollback", AUTH, "{\"live\":2}"), 409); /* sent twice goes back once */
