@@ -1,4 +1,4 @@
-/* Metrics: the text a scraper reads, same series for same labels, sums exact under
+/* Metrics: the text a scraper reads, plain and as OpenMetrics, same series for same labels, sums exact under
  * threads, a bounded number of series.
  */
 #include <math.h>
@@ -17,10 +17,15 @@ static void text(void **state)
 				   "# HELP h_ms Time.\n# TYPE h_ms histogram\nh_ms_bucket{d=\"x\",le=\"1\"} 1\n"
 				   "h_ms_bucket{d=\"x\",le=\"2.5\"} 3\nh_ms_bucket{d=\"x\",le=\"+Inf\"} 4\n"
 				   "h_ms_sum{d=\"x\"} 106.5\nh_ms_count{d=\"x\"} 4\n";
+	static const char open_want[] = "# HELP a Things.\n# TYPE a counter\na_total{d=\"x\"} 3\na_total{d=\"y\"} 0.5\n"
+					"# HELP g A gauge.\n# TYPE g gauge\ng NaN\n"
+					"# HELP h_ms Time.\n# TYPE h_ms histogram\nh_ms_bucket{d=\"x\",le=\"1.0\"} 1\n"
+					"h_ms_bucket{d=\"x\",le=\"2.5\"} 3\nh_ms_bucket{d=\"x\",le=\"+Inf\"} 4\n"
+					"h_ms_sum{d=\"x\"} 106.5\nh_ms_count{d=\"x\"} 4\n# EOF\n";
 	const double edges[] = {1, 2.5};
 	struct metrics *m = metrics_new();
 	struct metric *x = metrics_counter(m, "a_total", "d=\"x\"", "Things."), *h;
-	struct buf b = BUF_INIT(0);
+	struct buf b = BUF_INIT(0), open = BUF_INIT(0);
 
 	(void)state;
 	metric_set(metrics_gauge(m, "g", NULL, "A gauge."), NAN);
@@ -37,6 +42,11 @@ static void text(void **state)
 	assert_int_equal(metrics_print(m, &b), 0);
 	assert_int_equal(buf_append(&b, "", 1), 0);
 	assert_string_equal((char *)b.data, want);
+	b.len--;
+	assert_int_equal(metrics_openmetrics(&b, &open), 0);
+	assert_int_equal(buf_append(&open, "", 1), 0);
+	assert_string_equal((char *)open.data, open_want);
+	buf_done(&open);
 	buf_done(&b);
 	metrics_free(m);
 }
