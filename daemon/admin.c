@@ -7,7 +7,6 @@
 #include <string.h>
 #include "daemon/act.h"
 #include "daemon/admin_inside.h"
-#include "daemon/audit.h"
 #include "daemon/base/clock.h"
 #include "daemon/explain.h"
 #include "daemon/report.h"

@@ -10,7 +10,6 @@
 #include "daemon/audit.h"
 #include "daemon/base/loop.h"
 #include "daemon/diff.h"
-#include "daemon/report.h"
 #include "schemas/audit.h"
 
 enum { AUDIT_LAST = 20, AUDIT_MOST = 1000 };

@@ -3,7 +3,6 @@
  */
 #include "daemon/explain.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include "daemon/base/buf.h"
 #include "daemon/report.h"

@@ -12,7 +12,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include "daemon/base/clock.h"
-#include "daemon/base/fs.h"
 #include "daemon/store_inside.h"
 
 static bool store_held(const struct store_state *st, const struct version_entry *v)

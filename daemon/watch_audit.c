@@ -36,8 +36,10 @@ int watch_audit_new(const char *brokers, const char *topic, const char *conf, st
 	a = calloc(1, sizeof *a);
 	c = a ? watch_settings(brokers, conf, e) : NULL;
 	if (!c) {
+		int r = a ? -EINVAL : -ENOMEM;
+
 		free(a);
-		return a ? -EINVAL : -ENOMEM;
+		return r;
 	}
 	for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
 		(void)rd_kafka_conf_set(c, fixed[i][0], fixed[i][1], why, sizeof why); /* known to every version */

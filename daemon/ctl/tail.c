@@ -2,7 +2,6 @@
  * whoever leaves a terminal open over night finds it still telling in the morning. With --json each event is one object a line.
  */
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "daemon/base/rpc.h"

@@ -3,7 +3,6 @@
  *
  * Rates and curves are made here of what successive looks say, so they begin when top begins.
  */
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
