@@ -1,12 +1,10 @@
-/* What follows what, when nobody interferes: candidates are judged, the accepted
- * one is loaded, compared and activated, and the server is brought to where the
- * state says whenever it is found elsewhere. What operators say is in
- * rollout_verbs.c. After every event ro_next starts whatever is due, so no rule has
+/* What follows what, when nobody interferes: the accepted version is loaded, compared
+ * and activated, and the server is brought to where the state says whenever it is
+ * found elsewhere. Candidates are in rollout_judge.c, the canary in rollout_canary.c,
+ * what operators say in rollout_verbs.c. After every event ro_next starts whatever is due, so no rule has
  * to remember to.
  */
 #include "daemon/rollout.h"
-#include <stdlib.h>
-#include <string.h>
 #include "daemon/rollout_steps.h"
 
 /* ---- building blocks ---- */
@@ -89,31 +87,12 @@ uint32_t ro_older(const struct rollout *r, uint32_t below)
 	return 0;
 }
 
-/* What was accepted, or serves a few, against another live than the new one: the newest is judged anew. */
-static void ro_judge_anew(struct rollout *r, struct ro_actions *a)
+uint32_t ro_newest(const struct rollout *r, enum version_state state)
 {
-	uint32_t keep = ro_newest(r, VS_CANDIDATE);
-
-	ro_canary_forget(r);
-	for (int i = r->s.n_versions - 1; i >= 0; i--) {
-		struct version_entry *v = &r->s.versions[i];
-
-		if (v->state != VS_GATED && v->state != VS_CANARY)
-			continue;
-		if (keep) {
-			ro_mark(r, v->number, VS_REJECTED, "superseded by version %u: live changed before it went live", keep);
-			if (r->told != v->number)
-				ro_verdict(a, v->number, "superseded", "live changed, and version %u is newer", keep);
-			continue;
-		}
-		keep = v->number;
-		v->state = VS_CANDIDATE;
-		v->reason[0] = '\0';
-		r->eval.running = false;
-		r->eval.id++;
-		r->eval.since_us = r->eval.again_us = r->now_us;
-		ro_say(a, "version %u was judged against what is no longer live: it is judged again", keep);
-	}
+	for (int i = r->s.n_versions - 1; i >= 0; i--)
+		if (r->s.versions[i].state == state)
+			return r->s.versions[i].number;
+	return 0;
 }
 
 void ro_set_live(struct rollout *r, uint32_t version, struct ro_actions *a)
@@ -139,8 +118,7 @@ void ro_set_live(struct rollout *r, uint32_t version, struct ro_actions *a)
 	ro_judge_anew(r, a);
 }
 
-/* Where the learner is sent back to; 0 = there is nothing it could go on from. */
-static uint32_t ro_home(const struct rollout *r)
+uint32_t ro_home(const struct rollout *r)
 {
 	const struct version_entry *base = rollout_find(r, r->s.base);
 
@@ -207,123 +185,6 @@ void ro_activate(struct rollout *r, struct ro_actions *a, uint32_t version, bool
 	x->checked = checked;
 	x->generation = r->serve_generation;
 	x->by_operator = r->op.why == RO_WHY_OPERATOR || (r->op.why == RO_WHY_BACK && !r->op.by_itself);
-}
-
-/* ---- candidates ---- */
-
-uint32_t ro_newest(const struct rollout *r, enum version_state state)
-{
-	for (int i = r->s.n_versions - 1; i >= 0; i--)
-		if (r->s.versions[i].state == state)
-			return r->s.versions[i].number;
-	return 0;
-}
-
-/* Files can be damaged without any fault of the weights; that is another quarantine. */
-static bool ro_was_rolled_back(const struct version_entry *v)
-{
-	return v && v->state == VS_QUARANTINED && !strncmp(v->reason, "rolled back", 11);
-}
-
-static int ro_on_submitted(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
-{
-	size_t n = (size_t)r->s.n_versions;
-	struct version_entry *v = realloc(r->s.versions, (n + 1) * sizeof *v);
-
-	if (!v)
-		return -ENOMEM;
-	r->s.versions = v;
-	for (size_t i = 0; i < n; i++) {
-		if (v[i].state != VS_CANDIDATE)
-			continue;
-		ro_mark(r, v[i].number, VS_REJECTED, "superseded by version %u before it was judged", ev->version);
-		ro_verdict(a, v[i].number, "superseded", "version %u came before a verdict", ev->version);
-	}
-	v[n] = (struct version_entry){.number = ev->version, .state = VS_CANDIDATE};
-	r->s.n_versions++;
-	r->s.next_number = ev->version + 1;
-	if (!r->s.base)
-		r->s.base = ev->version;
-	r->eval.running = false;
-	r->eval.id++;
-	r->eval.since_us = r->eval.again_us = ev->now_us;
-	if (ro_home(r) && ro_was_rolled_back(rollout_find(r, ev->parent))) { /* a learner that did not hear of it */
-		ro_mark(r, ev->version, VS_REJECTED, "made from version %u, which was rolled back", ev->parent);
-		ro_verdict(a, ev->version, "superseded", "made from version %u, which was rolled back", ev->parent);
-		ro_rebase(r, a, "rollback");
-		ro_say(a, "version %u rejected: made from version %u, which was rolled back", ev->version, ev->parent);
-	} else {
-		ro_say(a, "version %u submitted, made from version %u; next: the gate", ev->version, ev->parent);
-	}
-	ro_do(a, RO_DO_SAVE, 0);
-	ro_do(a, RO_DO_COLLECT, 0);
-	return 0;
-}
-
-static void ro_accepted(struct rollout *r, uint32_t version, const char *why, struct ro_actions *a)
-{
-	uint32_t waiting = ro_newest(r, VS_GATED);
-
-	if (waiting) {
-		ro_mark(r, waiting, VS_REJECTED, "superseded by version %u before it went live", version);
-		if (r->told != waiting)
-			ro_verdict(a, waiting, "superseded", "version %u passed the gate as well", version);
-	}
-	ro_mark(r, version, VS_GATED, "%s", why);
-	r->rejects = r->tries = 0;
-	r->gated_us = r->now_us;
-	ro_say(a, "version %u passed the gate: %s", version, why);
-}
-
-static void ro_rejected(struct rollout *r, uint32_t version, const char *why, struct ro_actions *a)
-{
-	ro_mark(r, version, VS_REJECTED, "%s", why);
-	ro_verdict(a, version, "rejected", "%s", why);
-	ro_say(a, "version %u rejected: %s; the learner goes on", version, why);
-	if (++r->rejects >= r->rules.rejects_to_rebase && r->s.live) {
-		ro_rebase(r, a, "rejected too many times running");
-		ro_say(a, "%d rejections running; the learner goes back to version %u", r->rejects, r->s.live);
-		r->rejects = 0;
-	}
-}
-
-static void ro_on_evaluated(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
-{
-	const char *why = ev->text ? ev->text : "";
-	uint32_t version = r->eval.version;
-
-	if (!r->eval.running || ev->id != r->eval.id)
-		return;
-	r->eval.running = false;
-	/* The learner computes what we ask for: at most a quarter of its time. */
-	r->eval.again_us = ev->now_us + (3 * ev->took_us > r->rules.retry_us ? 3 * ev->took_us : r->rules.retry_us);
-	if (ev->result == RO_NOBODY)
-		return;
-	if (r->eval.against != r->s.live) { /* judged against what is no longer live: look again at once */
-		r->eval.again_us = ev->now_us;
-		return;
-	}
-	if (ev->result == RO_OK) {
-		ro_accepted(r, version, why, a);
-	} else if (ev->result == RO_UNFIT && r->rules.n_steps) {
-		char text[RO_TEXT];
-
-		snprintf(text, sizeof text, "not replayable, the canary judges: %.120s", why);
-		ro_accepted(r, version, text, a);
-	} else if (ev->result == RO_UNFIT) {
-		ro_rejected(r, version, "it cannot be replayed, and there is no canary to judge it (canary.steps, brokers)", a);
-	} else if (ev->result == RO_BAD) {
-		ro_rejected(r, version, why, a);
-	} else if (ev->full || ev->now_us - r->eval.since_us >= r->rules.max_wait_us) {
-		const char *how = ev->full ? "on all the requests held out" : "for too long";
-
-		ro_mark(r, version, VS_REJECTED, "superseded: undecided %s; %.120s", how, why);
-		ro_verdict(a, version, "superseded", "undecided %s; %.120s", how, why);
-		ro_say(a, "version %u superseded, undecided %s: %.120s", version, how, why);
-	} else {
-		return; /* undecided and time left: nothing to save */
-	}
-	ro_do(a, RO_DO_SAVE, 0);
 }
 
 /* ---- going live ---- */
@@ -542,19 +403,6 @@ static void ro_next_move(struct rollout *r, uint64_t now_us, struct ro_actions *
 	} else if (gated && !r->s.canary.version && ro_may_promote(r, now_us)) {
 		ro_load(r, a, RO_WHY_GATE, gated);
 	}
-}
-
-static void ro_too_old(struct rollout *r, uint64_t now_us, struct ro_actions *a)
-{
-	uint32_t gated = ro_newest(r, VS_GATED);
-
-	if (!gated || !r->rules.max_age_us || now_us - r->gated_us < r->rules.max_age_us || (r->op.phase != RO_IDLE && r->op.version == gated))
-		return;
-	ro_mark(r, gated, VS_REJECTED, "%s", "superseded: accepted, but it waited longer than rollout.max_age_s");
-	if (r->told != gated)
-		ro_verdict(a, gated, "superseded", "it waited longer than rollout.max_age_s");
-	ro_say(a, "version %u superseded: it waited longer than rollout.max_age_s to go live", gated);
-	ro_do(a, RO_DO_SAVE, 0);
 }
 
 static void ro_next(struct rollout *r, uint64_t now_us, struct ro_actions *a)

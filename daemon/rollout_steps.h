@@ -1,4 +1,4 @@
-/* Shared between rollout.c, rollout_canary.c and rollout_verbs.c only. */
+/* Shared between rollout.c and rollout_*.c only. */
 #pragma once
 #include "daemon/rollout.h"
 
@@ -20,6 +20,16 @@ void PRINTF(4, 5) ro_quarantine(struct rollout *r, struct ro_actions *a, uint32_
 void ro_unfit(struct rollout *r, uint32_t version, const char *why, struct ro_actions *a);
 uint32_t ro_newest(const struct rollout *r, enum version_state state);
 void ro_activate(struct rollout *r, struct ro_actions *a, uint32_t version, bool all, bool checked);
+
+uint32_t ro_home(const struct rollout *r); /* where the learner is sent back to; 0 = there is nothing it could go on from */
+
+/* rollout_judge.c */
+int ro_on_submitted(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+void ro_on_evaluated(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+void ro_rejected(struct rollout *r, uint32_t version, const char *why, struct ro_actions *a);
+/* What was accepted, or serves a few, against another live than the new one: the newest is judged anew. */
+void ro_judge_anew(struct rollout *r, struct ro_actions *a);
+void ro_too_old(struct rollout *r, uint64_t now_us, struct ro_actions *a); /* rollout.max_age_s */
 
 /* rollout_canary.c */
 /* Judged by the canary alone. */
