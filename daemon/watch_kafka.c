@@ -71,12 +71,35 @@ static void on_error(rd_kafka_t *rk, int err, const char *reason, void *opaque)
 	}
 }
 
+/* All n of them, more than are read so far: those that are go on where they are. */
+static void watch_assign_all(struct watch *w, int n)
+{
+	rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(n), *old = NULL;
+
+	for (int i = 0; i < n; i++)
+		rd_kafka_topic_partition_list_add(list, w->topic, i)->offset =
+			w->was_absent || w->n_partitions ? RD_KAFKA_OFFSET_BEGINNING : RD_KAFKA_OFFSET_END;
+	if (w->n_partitions && rd_kafka_assignment(w->rk, &old) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		(void)rd_kafka_position(w->rk, old);
+		for (int i = 0; i < old->cnt; i++)
+			if (old->elems[i].partition < n)
+				list->elems[old->elems[i].partition].offset =
+					old->elems[i].offset >= 0 ? old->elems[i].offset : RD_KAFKA_OFFSET_END;
+		rd_kafka_topic_partition_list_destroy(old);
+	}
+	if (rd_kafka_assign(w->rk, list) == RD_KAFKA_RESP_ERR_NO_ERROR)
+		w->n_partitions = n;
+	rd_kafka_topic_partition_list_destroy(list);
+	pthread_mutex_lock(&w->lock);
+	w->kafka.partitions = w->n_partitions;
+	pthread_mutex_unlock(&w->lock);
+}
+
 /* Assign all partitions when there are more than we have; 0 also when nothing is there. */
 static void watch_assign(struct watch *w)
 {
 	rd_kafka_topic_t *t = rd_kafka_topic_new(w->rk, w->topic, NULL);
 	const struct rd_kafka_metadata *md = NULL;
-	rd_kafka_topic_partition_list_t *list, *old = NULL;
 	rd_kafka_resp_err_t err = RD_KAFKA_RESP_ERR_NO_ERROR;
 	int n = -1;
 
@@ -116,26 +139,8 @@ static void watch_assign(struct watch *w)
 		w->kafka.lag = -1;
 		pthread_mutex_unlock(&w->lock);
 	}
-	if (n <= w->n_partitions)
-		return;
-	list = rd_kafka_topic_partition_list_new(n);
-	for (int i = 0; i < n; i++)
-		rd_kafka_topic_partition_list_add(list, w->topic, i)->offset =
-			w->was_absent || w->n_partitions ? RD_KAFKA_OFFSET_BEGINNING : RD_KAFKA_OFFSET_END;
-	if (w->n_partitions && rd_kafka_assignment(w->rk, &old) == RD_KAFKA_RESP_ERR_NO_ERROR) {
-		(void)rd_kafka_position(w->rk, old); /* those we read go on where they are */
-		for (int i = 0; i < old->cnt; i++)
-			if (old->elems[i].partition < n)
-				list->elems[old->elems[i].partition].offset =
-					old->elems[i].offset >= 0 ? old->elems[i].offset : RD_KAFKA_OFFSET_END;
-		rd_kafka_topic_partition_list_destroy(old);
-	}
-	if (rd_kafka_assign(w->rk, list) == RD_KAFKA_RESP_ERR_NO_ERROR)
-		w->n_partitions = n;
-	rd_kafka_topic_partition_list_destroy(list);
-	pthread_mutex_lock(&w->lock);
-	w->kafka.partitions = w->n_partitions;
-	pthread_mutex_unlock(&w->lock);
+	if (n > w->n_partitions)
+		watch_assign_all(w, n);
 }
 
 /* A partition's place is outside its log: say what that means and read on from where the log begins. */
