@@ -27,7 +27,7 @@ struct watch_domain {
 enum { WATCH_SAID = 16, WATCH_TEXT = 240 };
 
 struct watch_kafka { /* how the reading goes */
-	atomic_bool up, refused;     /* the broker answers; it refuses us */
+	atomic_bool up, refused;     /* the broker answers; it refuses our login */
 	int partitions;
 	int64_t lag, seen_ms;        /* records behind, -1 = not known; the time of the newest record read, 0 = none */
 	uint64_t lost, gaps;         /* records that were gone before they were read; how often */
@@ -54,6 +54,7 @@ struct watch {
 	int n_partitions;     /* assigned */
 	int silent;           /* looks without an answer, running */
 	bool gone_said;       /* that nobody answers, since somebody did last, or ever */
+	bool denied_said;     /* that we may not read the topic, since we last might */
 	bool was_absent;      /* the broker said there is no such topic: what comes is all new */
 };
 

@@ -117,12 +117,13 @@ static void watch_assign(struct watch *w)
 	if (w->silent > 1 && !w->kafka.refused) /* one may be a matter of a busy broker; the library does not tell of every one that went */
 		gone(w);
 	if (err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED) {
-		if (!w->kafka.refused)
+		if (!w->denied_said)
 			say(w, "Kafka does not let us read topic %.80s: nothing is watched; give our user Read and Describe on it", w->topic);
-		w->kafka.refused = true;
+		w->denied_said = true;
 		trouble(w, "may not read the topic");
 		return;
 	}
+	w->denied_said = w->denied_said && n < 0;
 	if (n == 0) {
 		if (w->n_partitions)
 			say(w, "topic %.80s was deleted: nothing is watched until it is made again (redraftctl topics --create)", w->topic);

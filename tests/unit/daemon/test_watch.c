@@ -182,6 +182,33 @@ static void reads_what_is_produced(void **state)
 	rd_kafka_destroy(p);
 }
 
+/* A topic that we may not read is looked at every second, and said once. */
+static void a_refusal_is_said_once(void **state)
+{
+	char why[128], text[256];
+	struct watch *w = NULL;
+	struct errtext e;
+	rd_kafka_t *p = rd_kafka_new(RD_KAFKA_PRODUCER, rd_kafka_conf_new(), why, sizeof why);
+	rd_kafka_mock_cluster_t *mock;
+	int refused = 0;
+
+	(void)state;
+	assert_non_null(p);
+	mock = rd_kafka_mock_cluster_new(p, 1);
+	rd_kafka_mock_topic_create(mock, "rounds", 1, 1);
+	rd_kafka_mock_topic_set_error(mock, "rounds", RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED);
+	assert_int_equal(watch_new(&(struct watch_options){.brokers = rd_kafka_mock_cluster_bootstraps(mock), .topic = "rounds", .conf = ""}, &w, &e), 0);
+	for (int i = 0; i < 35; i++) {
+		usleep(100000);
+		while (watch_said(w, text, sizeof text))
+			refused += strstr(text, "does not let us") != NULL;
+	}
+	assert_int_equal(refused, 1);
+	watch_free(w);
+	rd_kafka_mock_cluster_destroy(mock);
+	rd_kafka_destroy(p);
+}
+
 /* A rollback moves who is running off a version; when an operator brings it back, that is no sign of a broken draft, nor is how it did before. */
 static void who_comes_back_begins_anew(void **state)
 {
@@ -214,6 +241,6 @@ static void who_comes_back_begins_anew(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(means), cmocka_unit_test(bounded), cmocka_unit_test(who_comes_back_begins_anew),
-					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(reads_what_is_produced)};
+					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(reads_what_is_produced), cmocka_unit_test(a_refusal_is_said_once)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
