@@ -2,7 +2,6 @@
  * what only means something while it is there, one row of a table a figure.
  * While it is gone its series are gone too, so that nobody takes old figures for new ones; redraft_learn_up says why.
  */
-#include <string.h>
 #include "daemon/act.h"
 #include "daemon/base/metrics.h"
 #include "daemon/report.h"
@@ -15,6 +14,8 @@ static const struct peer_metric {
 	{"redraft_learn_base_version", "", "base_version", "Version that the learner goes on from."},
 	{"redraft_learn_lag_seconds", "records", "lag_s", "Age of the newest trace record read, while others wait."},
 	{"redraft_learn_pool_bytes", "pool", "bytes", "Replay pool on disk."},
+	{"redraft_learn_duty", "pace", "duty", "Share of the time that the learner may compute."},
+	{"redraft_learn_rss_bytes", "pace", "rss_bytes", "Memory of the learner's process."},
 };
 
 static bool keep_none(void *arg, const char *labels)
@@ -28,6 +29,8 @@ void report_metrics(struct metrics *m, struct act *a)
 {
 	json_t *status = act_learn_status(a);
 
+	if (!act_rollout(a)->learn_up)
+		metrics_retire(m, "redraft_learn_pace_state", keep_none, NULL);
 	for (size_t i = 0; i < sizeof learn_metrics / sizeof *learn_metrics; i++) {
 		const struct peer_metric *x = &learn_metrics[i];
 		const json_t *v = json_object_get(x->in[0] ? json_object_get(status, x->in) : status, x->key);

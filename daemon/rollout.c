@@ -194,8 +194,6 @@ static void ro_went_live(struct rollout *r, uint32_t version, const struct ro_ev
 	uint64_t interval = r->rules.interval_us;
 	uint64_t jitter = interval / 20 ? ev->random % (interval / 10 + 1) : 0; /* -5 % .. +5 % */
 
-	if (r->s.canary.version == version)
-		ro_canary_forget(r);
 	ro_set_live(r, version, a);
 	r->s.generation = r->serve_generation = ev->generation;
 	r->serve_live = version;
@@ -396,7 +394,7 @@ static void ro_next_move(struct rollout *r, uint64_t now_us, struct ro_actions *
 			ro_load(r, a, RO_WHY_RESTORE, r->s.live);
 		else
 			ro_activate(r, a, 0, false, false);
-	} else if (!ro_canary_agrees(r) && r->s.canary.version != r->serve_canary && r->s.canary.version) {
+	} else if (r->s.canary.version && r->s.canary.version != r->serve_canary) {
 		ro_load(r, a, RO_WHY_CANARY, r->s.canary.version);
 	} else if (!ro_canary_agrees(r)) {
 		ro_canary_ask(r, a);
