@@ -105,6 +105,10 @@ static void probes_raise_an_alarm(void **state)
 	json_decref(must("Probe", NULL));
 	WAIT_FOR(peers.n_pauses == 1);
 	assert_non_null(strstr(act_decay(d.act), "probes"));
+	json_decref(must("Probe", NULL)); /* it stands: nobody is told again */
+	out = must("Status", NULL);
+	assert_memory_equal(json_string_value(json_object_get(out, "last_event")), "alarm: ", 7);
+	json_decref(out);
 	json_decref(must("Release", NULL));
 	out = must("Probe", json_pack("{s:b}", "record", 1));
 	assert_true(json_is_true(json_object_get(out, "recorded")));
