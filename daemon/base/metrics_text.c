@@ -17,12 +17,14 @@ static int text_family(struct buf *out, const char *line, size_t n)
 	return buf_append(out, line, 7) || buf_append(out, name, k) ? -ENOMEM : buf_append(out, name + k + 6, n - 7 - k - 6);
 }
 
-/* A sample; le="5" becomes le="5.0". */
+/* A sample; le="5" becomes le="5.0", not what only ends in le. */
 static int text_sample(struct buf *out, const char *line, size_t n)
 {
-	const char *le = memmem(line, n, "le=\"", 4), *end = le ? memchr(le + 4, '"', n - (size_t)(le + 4 - line)) : NULL;
+	const char *first = memmem(line, n, "{le=\"", 5), *le = first ? first : memmem(line, n, ",le=\"", 5), *end;
 
-	if (!end || memchr(le, '.', (size_t)(end - le)) || memchr(le, 'I', (size_t)(end - le)) || memchr(le + 4, 'e', (size_t)(end - le - 4)))
+	le = le ? le + 5 : line + n;
+	end = memchr(le, '"', n - (size_t)(le - line));
+	if (!end || memchr(le, '.', (size_t)(end - le)) || memchr(le, 'I', (size_t)(end - le)) || memchr(le, 'e', (size_t)(end - le)))
 		return buf_append(out, line, n);
 	return buf_append(out, line, (size_t)(end - line)) || buf_append(out, ".0", 2) ? -ENOMEM : buf_append(out, end, n - (size_t)(end - line));
 }

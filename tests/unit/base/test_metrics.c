@@ -25,6 +25,7 @@ static void text(void **state)
 	const double edges[] = {1, 2.5};
 	struct metrics *m = metrics_new();
 	struct metric *x = metrics_counter(m, "a_total", "d=\"x\"", "Things."), *h;
+	static const char role[] = "a{role=\"5\"} 3\nb_bucket{role=\"5\",le=\"10.0\"} 3\n";
 	struct buf b = BUF_INIT(0), open = BUF_INIT(0);
 
 	(void)state;
@@ -46,6 +47,11 @@ static void text(void **state)
 	assert_int_equal(metrics_openmetrics(&b, &open), 0);
 	assert_int_equal(buf_append(&open, "", 1), 0);
 	assert_string_equal((char *)open.data, open_want);
+	buf_clear(&open);
+	buf_clear(&b);
+	assert_int_equal(buf_puts(&b, "a{role=\"5\"} 3\nb_bucket{role=\"5\",le=\"10\"} 3\n"), 0);
+	assert_int_equal(metrics_openmetrics(&b, &open), 0);
+	assert_memory_equal(open.data, role, sizeof role - 1); /* no bound of a histogram */
 	buf_done(&open);
 	buf_done(&b);
 	metrics_free(m);
