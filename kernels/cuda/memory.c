@@ -118,10 +118,14 @@ static cudaError_t next_half(struct cuda *c)
 {
 	struct stage *g = &c->stage;
 	cudaError_t e = cudaEventRecord(g->read[g->half], c->stream);
+	if (e == cudaSuccess)
+		e = cudaEventSynchronize(g->read[!g->half]);
+	if (e != cudaSuccess)
+		return e;
 	g->half ^= 1;
 	g->at = 0;
 	g->n_kept = 0;
-	return e == cudaSuccess ? cudaEventSynchronize(g->read[g->half]) : e;
+	return e;
 }
 
 int cuda_stage(struct dev *d, const void *host, size_t bytes, const void **ret)
@@ -140,9 +144,12 @@ int cuda_stage(struct dev *d, const void *host, size_t bytes, const void **ret)
 	if (g->at + room > STAGE_HALF)
 		e = next_half(c);
 	size_t at = (size_t)g->half * STAGE_HALF + g->at;
-	memcpy(g->host + at, host, bytes);
-	if (e == cudaSuccess)
+	if (e == cudaSuccess) {
+		memcpy(g->host + at, host, bytes);
 		e = cudaMemcpyAsync(g->dev + at, g->host + at, bytes, cudaMemcpyHostToDevice, c->stream);
+	}
+	if (e != cudaSuccess) /* not kept: it would be taken for sent */
+		return cuda_done(d, e, "index data");
 	if (g->n_kept == STAGE_KEPT) { /* the oldest goes: what repeats does so within a layer */
 		memmove(&g->kept[0], &g->kept[1], (STAGE_KEPT - 1) * sizeof g->kept[0]);
 		g->n_kept--;
@@ -151,7 +158,7 @@ int cuda_stage(struct dev *d, const void *host, size_t bytes, const void **ret)
 	g->kept[g->n_kept++].bytes = bytes;
 	g->at += room;
 	*ret = g->dev + at;
-	return e == cudaSuccess ? 0 : cuda_done(d, e, "index data");
+	return 0;
 }
 
 int cuda_stage_ids(struct dev *d, const uint32_t *host, int n, const uint32_t **ret)

@@ -132,10 +132,13 @@ static void passing(void **state)
 {
 	(void)state;
 	enum { N = 64 };
-	static const char *const calls[] = {"cudaMallocAsync:4:2", "cudaHostAlloc:2:2", "cudaMemcpyAsync:2:1", "launch:2:1", "cudaStreamSynchronize:1:1"};
-	real host[N], out[N];
-	for (int i = 0; i < N; i++)
+	static const char *const calls[] = {"cudaMallocAsync:4:2", "cudaHostAlloc:2:2", "cudaMemcpyAsync:2:1", "cudaMemcpyAsync:3:1", "launch:2:1", "cudaStreamSynchronize:1:1"};
+	real host[N], out[N], turned[N];
+	uint32_t rows[N];
+	for (int i = 0; i < N; i++) {
 		host[i] = (real)i;
+		rows[i] = N - 1 - (uint32_t)i;
+	}
 	for (size_t c = 0; c < sizeof calls / sizeof *calls; c++) {
 		struct dev *d = open_with("CUEMU_FAULT", calls[c]);
 		real *x = d->ops->alloc(d, sizeof host), *y = d->ops->alloc(d, sizeof host);
@@ -146,11 +149,15 @@ static void passing(void **state)
 			uint32_t best = 0;
 			int r = d->ops->upload(d, x, host, sizeof host);
 			r = r ? r : d->ops->add(d, y, x, N);
+			r = r ? r : d->ops->copy_rows(d, y, 1, x, 1, rows, N, 1); /* the second copy: a failed one must not pass for sent */
 			r = r ? r : d->ops->sumsq(d, &sum, x, N);
 			r = r ? r : d->ops->topk(d, &best, NULL, NULL, x, N, 1, N, 1);
 			r = r ? r : d->ops->download(d, out, x, sizeof out);
+			r = r ? r : d->ops->download(d, turned, y, sizeof turned);
 			if (!r) {
 				assert_memory_equal(out, host, sizeof out);
+				for (int i = 0; i < N; i++)
+					assert_true(turned[i] == host[N - 1 - i]);
 				assert_true(sum == 85344 && best == N - 1);
 				continue;
 			}
