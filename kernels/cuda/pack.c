@@ -114,5 +114,8 @@ bool cuda_packed(struct dev *d, uint64_t ticket)
 	const struct tap *t = cuda_of(d)->tap;
 	if (!t || ticket >= t->next)
 		return false;
-	return ticket + SLOTS < t->next || cudaEventQuery(t->carried[ticket % SLOTS]) == cudaSuccess;
+	bool there = ticket + SLOTS < t->next || cudaEventQuery(t->carried[ticket % SLOTS]) == cudaSuccess;
+	if (!there)
+		(void)cudaGetLastError(); /* "not ready" would be taken for the next launch's error */
+	return there;
 }

@@ -390,7 +390,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 	LOCKED;
 	if (e->stream && e->stream->done < e->at) { /* time passes between one question and the next: one piece of work's */
 		drain(e->stream, e->stream->done + 1);
-		return cudaErrorNotReady;
+		return note(cudaErrorNotReady); /* a real runtime remembers it as any other */
 	}
 	return cudaSuccess;
 }
