@@ -10,11 +10,6 @@
 #include <string.h>
 #include "kernels/cuda/cuda.h"
 
-static size_t type_size(enum dtype t)
-{
-	return t == DT_BF16 ? sizeof(uint16_t) : sizeof(float);
-}
-
 static size_t layer_elems(const struct kv_pool *p)
 {
 	return (size_t)p->n_pages * (size_t)p->n_kv * (size_t)p->page_tok * (size_t)p->d;

@@ -17,14 +17,6 @@ static __device__ inline size_t place_at(const struct ck_kv *kv, uint32_t page, 
 	return (((size_t)page * (size_t)kv->n_kv + (size_t)head) * (size_t)kv->page_tok + (size_t)tok) * (size_t)kv->d;
 }
 
-static __device__ inline void put(void *p, int wide, size_t i, float v)
-{
-	if (wide)
-		((float *)p)[i] = v;
-	else
-		((uint16_t *)p)[i] = float_bf16(v);
-}
-
 static __global__ void kv_write_kernel(struct ck_kv kv, const float *k, const float *v, int ld, const uint32_t *slots, size_t total)
 {
 	size_t width = (size_t)kv.n_kv * (size_t)kv.d;
@@ -87,11 +79,6 @@ static __device__ void load_keys(float *k, float *v, const struct ck_attn *a, co
 		v[j * (d + 1) + c] = element(a->kv.v, a->kv.wide, at);
 	}
 	__syncthreads();
-}
-
-static __device__ inline int min_int(int a, int b)
-{
-	return a < b ? a : b;
 }
 
 struct attn_tile {

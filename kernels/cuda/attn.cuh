@@ -11,6 +11,11 @@
 
 enum { CHANNELS = CK_MAX_D / WARP, PER_WARP = CK_TILE / CK_WARPS };
 
+static __device__ inline int min_int(int a, int b)
+{
+	return a < b ? a : b;
+}
+
 struct softmax_row {
 	float max, sum, acc[CHANNELS];
 };

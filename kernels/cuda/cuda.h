@@ -119,6 +119,11 @@ static inline size_t cuda_round_up(size_t n, size_t to)
 	return (n + to - 1) / to * to;
 }
 
+static inline size_t type_size(enum dtype t)
+{
+	return t == DT_BF16 ? sizeof(uint16_t) : sizeof(float);
+}
+
 static inline int cuda_min(int a, int b)
 {
 	return a < b ? a : b;

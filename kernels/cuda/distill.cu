@@ -15,7 +15,7 @@ struct row {
 };
 
 struct sums {
-	double ce, alpha, A, over; /* over: sum of q (log Q - log floor) where Q is above the floor */
+	double ce, alpha, A, over; /* over, for reverse KL: sum of q (log Q - log floor) where Q is above the floor */
 };
 
 static __device__ inline uint32_t column(const struct row *r, int c)
@@ -34,7 +34,7 @@ static __device__ inline struct sums teacher_sums(const struct ck_distill *j, co
 		s.ce -= p * lp;
 		s.alpha += q < t ? q : t;
 		s.A += q < t ? q : 0;
-		s.over += p > j->floor ? q * (log(p) - log(j->floor)) : 0;
+		s.over += j->kind == CK_REVERSE_KL && p > j->floor ? q * (log(p) - log(j->floor)) : 0;
 	}
 	s.ce = block_sum_double(s.ce, red);
 	s.alpha = block_sum_double(s.alpha, red);

@@ -97,6 +97,14 @@ static __device__ inline float element(const void *p, int wide, size_t i)
 	return wide ? ((const float *)p)[i] : bf16_float(((const uint16_t *)p)[i]);
 }
 
+static __device__ inline void put(void *p, int wide, size_t i, float v)
+{
+	if (wide)
+		((float *)p)[i] = v;
+	else
+		((uint16_t *)p)[i] = float_bf16(v);
+}
+
 /* Elementwise kernels go over n in strides of the grid. */
 static __device__ inline size_t grid_first(void)
 {

@@ -15,11 +15,6 @@
 
 enum { STRICT_ROWS = 64, PACK_BYTES = 4 << 20 };
 
-static size_t type_size(enum dtype t)
-{
-	return t == DT_BF16 ? sizeof(uint16_t) : sizeof(float);
-}
-
 /* n elements of src from `at` on, as type */
 static void convert(void *to, enum dtype type, const void *src, enum dtype src_type, size_t at, size_t n)
 {

@@ -177,13 +177,8 @@ cudaError_t ck_embed(cudaStream_t s, float *y, const void *w, int wide, const ui
 
 static __global__ void pad_rows_kernel(void *y, int wide, const float *x, int ldx, size_t have, size_t total, int K)
 {
-	for (size_t at = grid_first(); at < total; at += grid_step()) {
-		float v = at < have ? x[at / (size_t)K * (size_t)ldx + at % (size_t)K] : 0;
-		if (wide)
-			((float *)y)[at] = v;
-		else
-			((uint16_t *)y)[at] = float_bf16(v);
-	}
+	for (size_t at = grid_first(); at < total; at += grid_step())
+		put(y, wide, at, at < have ? x[at / (size_t)K * (size_t)ldx + at % (size_t)K] : 0);
 }
 
 cudaError_t ck_pad_rows(cudaStream_t s, void *y, int wide, const float *x, int ldx, int M, int rows, int K)

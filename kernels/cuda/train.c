@@ -49,25 +49,30 @@ int cuda_ttt_attn(struct dev *d, real *out, real *lse, const real *q, const stru
 	return r ? r : cuda_done(d, ck_ttt_forward(cuda_of(d)->stream, &t), "ttt_attn");
 }
 
+static int backward(struct dev *d, struct ck_ttt *t, real *dq, const real *dout, const real *out, const real *lse, const char *what)
+{
+	void *delta;
+	int r = cuda_scratch(d, (size_t)t->n * (size_t)t->nh * sizeof(float), &delta);
+	if (r)
+		return r;
+	t->dq = dq;
+	t->dout = dout;
+	t->out = out;
+	t->lse = lse;
+	t->delta = delta;
+	return cuda_done(d, ck_ttt_backward(cuda_of(d)->stream, t), what);
+}
+
 int cuda_ttt_attn_backward(struct dev *d, real *dq, const struct ttt_kv *kv, const real *dout, const real *out, const real *lse, const real *q, const uint32_t *seg, int n,
 			   int nh, int nkv, int hd, real scale)
 {
 	struct ck_ttt t;
-	void *delta;
 	if (ttt_bad(kv, seg, n, nh, nkv, hd))
 		return cuda_bad(d, "ttt_attn_backward");
 	if (!n)
 		return 0;
 	int r = ttt_of(d, &t, kv, q, seg, n, nh, nkv, hd, scale);
-	r = r ? r : cuda_scratch(d, (size_t)n * (size_t)nh * sizeof(float), &delta);
-	if (r)
-		return r;
-	t.dq = dq;
-	t.dout = dout;
-	t.out = out;
-	t.lse = lse;
-	t.delta = delta;
-	return cuda_done(d, ck_ttt_backward(cuda_of(d)->stream, &t), "ttt_attn_backward");
+	return r ? r : backward(d, &t, dq, dout, out, lse, "ttt_attn_backward");
 }
 
 static int ttt_of_block(struct dev *d, struct ck_ttt *t, const struct ttt_block *b, const real *q, int n, int nh, int nkv, int hd, real scale)
@@ -94,21 +99,12 @@ int cuda_ttt_attn_more_backward(struct dev *d, real *dq, const struct ttt_block 
 				int nkv, int hd, real scale)
 {
 	struct ck_ttt t;
-	void *delta;
 	if (ttt_bad_block(b, n, nh, nkv, hd))
 		return cuda_bad(d, "ttt_attn_more_backward");
 	if (!n || !b->n)
 		return 0;
 	int r = ttt_of_block(d, &t, b, q, n, nh, nkv, hd, scale);
-	r = r ? r : cuda_scratch(d, (size_t)n * (size_t)nh * sizeof(float), &delta);
-	if (r)
-		return r;
-	t.dq = dq;
-	t.dout = dout;
-	t.out = out;
-	t.lse = lse;
-	t.delta = delta;
-	return cuda_done(d, ck_ttt_backward(cuda_of(d)->stream, &t), "ttt_attn_more_backward");
+	return r ? r : backward(d, &t, dq, dout, out, lse, "ttt_attn_more_backward");
 }
 
 enum { DENSE_OFF = 64 << 20 }; /* bytes of `off` at a time for a dense teacher */

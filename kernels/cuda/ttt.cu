@@ -22,11 +22,6 @@ static __device__ inline int last_key(const struct ck_ttt *t, int row)
 	return t->hi ? (int)t->hi[row] - 1 : row;
 }
 
-static __device__ inline int min_int(int a, int b)
-{
-	return a < b ? a : b;
-}
-
 static __device__ inline int max_int(int a, int b)
 {
 	return a > b ? a : b;
@@ -43,6 +38,15 @@ static __device__ inline void load_rows(float *to, const struct ck_ttt *t, const
 {
 	for (int i = (int)threadIdx.x; i < rows * t->hd; i += THREADS)
 		to[i / t->hd * (t->hd + 1) + i % t->hd] = a * x[head_at(t, row + i / t->hd, head, heads) + (size_t)(i % t->hd)];
+}
+
+/* A block of trunk keys and values; what the block before left there may still be read */
+static __device__ inline void load_keys(float *k, float *v, const struct ck_ttt *t, int kv_head, int first, int count)
+{
+	__syncthreads();
+	load_rows(k, t, t->k[0], t->nkv, kv_head, first, count, 1);
+	load_rows(v, t, t->v[0], t->nkv, kv_head, first, count, 1);
+	__syncthreads();
 }
 
 /* A tile of query rows: rows t0.. times the heads of a group. Query row i is row t0 + i/group. */
@@ -138,11 +142,7 @@ static __global__ void forward_kernel(struct ck_ttt t)
 		softmax_clear(&st[i]);
 	load_queries(q, &t, &x, t.q, t.scale);
 	for (int first = x.lo / CK_BLOCK * CK_BLOCK; first <= x.hi; first += CK_BLOCK) {
-		int count = min_int(CK_BLOCK, x.hi + 1 - first);
-		__syncthreads();
-		load_rows(k, &t, t.k[0], t.nkv, x.kv_head, first, count, 1);
-		load_rows(v, &t, t.v[0], t.nkv, x.kv_head, first, count, 1);
-		__syncthreads();
+		load_keys(k, v, &t, x.kv_head, first, min_int(CK_BLOCK, x.hi + 1 - first));
 		UNROLL
 		for (int i = 0; i < PER_WARP; i++) {
 			int qr = warp + i * CK_WARPS, row = x.t0 + qr / x.group;
@@ -257,11 +257,7 @@ static __global__ void dq_kernel(struct ck_ttt t)
 		delta[i] = warp_dot(dO + qr * hd, t.out + head_at(&t, row, head, t.nh), hd);
 	}
 	for (int first = x.lo / CK_BLOCK * CK_BLOCK; first <= x.hi; first += CK_BLOCK) {
-		int count = min_int(CK_BLOCK, x.hi + 1 - first);
-		__syncthreads();
-		load_rows(k, &t, t.k[0], t.nkv, x.kv_head, first, count, 1);
-		load_rows(v, &t, t.v[0], t.nkv, x.kv_head, first, count, 1);
-		__syncthreads();
+		load_keys(k, v, &t, x.kv_head, first, min_int(CK_BLOCK, x.hi + 1 - first));
 		UNROLL
 		for (int i = 0; i < PER_WARP; i++) {
 			int qr = warp + i * CK_WARPS, row = x.t0 + qr / x.group;
