@@ -9,15 +9,24 @@
 struct member {
 	struct comm *c;
 	void (*fn)(struct comm *c, struct dev *d);
-	int failed;
 };
+
+/* cmocka's assertions jump, which only its own thread may: others count here. */
+static _Atomic int wrong, ended;
+#define EXPECT(x)                                                            \
+	do {                                                                 \
+		if (!(x)) {                                                  \
+			wrong++;                                             \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); \
+		}                                                            \
+	} while (0)
 
 static void *member_main(void *arg)
 {
 	struct member *m = arg;
 	struct dev *d = NULL;
-	if (dev_cpu_new(1, ISA_PORTABLE, &d) == 0)
-		m->fn(m->c, d);
+	EXPECT(dev_cpu_new(1, ISA_PORTABLE, &d) == 0);
+	m->fn(m->c, d);
 	dev_free(d);
 	comm_free(m->c);
 	return NULL;
@@ -30,22 +39,12 @@ static void run(int n, void (*fn)(struct comm *c, struct dev *d))
 	pthread_t t[8];
 	assert_int_equal(comm_threads_new(n, c), 0);
 	for (int i = 0; i < n; i++) {
-		m[i] = (struct member){c[i], fn, 0};
+		m[i] = (struct member){c[i], fn};
 		assert_int_equal(pthread_create(&t[i], NULL, member_main, &m[i]), 0);
 	}
 	for (int i = 0; i < n; i++)
 		(void)pthread_join(t[i], NULL);
 }
-
-/* cmocka's assertions jump, which only its own thread may: others count here. */
-static _Atomic int wrong, ended;
-#define EXPECT(x)                                                            \
-	do {                                                                 \
-		if (!(x)) {                                                  \
-			wrong = wrong + 1;                                   \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); \
-		}                                                            \
-	} while (0)
 
 static void ring(struct comm *c, struct dev *d)
 {
@@ -89,6 +88,7 @@ static void sums(struct comm *c, struct dev *d)
 	for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
 		size_t n = sizes[k];
 		real *x = malloc(n * sizeof *x);
+		EXPECT(x);
 		if (!x)
 			return;
 		for (size_t i = 0; i < n; i++)
@@ -111,9 +111,8 @@ static void messages(void **state)
 {
 	(void)state;
 	wrong = 0;
-	for (int n = 1; n <= 8; n++)
-		if (n != 1)
-			run(n, ring);
+	for (int n = 2; n <= 8; n++)
+		run(n, ring);
 	for (int n = 1; n <= 8; n++)
 		run(n, collectives);
 	assert_int_equal(wrong, 0);
@@ -138,7 +137,7 @@ static void gives_up(struct comm *c, struct dev *d)
 	int r = comm_barrier(c);
 	EXPECT(r == -ECONNABORTED && strcmp(c->error, "rank 2 of 4 gave up: no memory") == 0);
 	EXPECT(comm_barrier(c) == r); /* for good */
-	ended = ended + 1;
+	ended++;
 }
 
 static volatile int stop_all = 1;
@@ -149,7 +148,7 @@ static void told_to_end(struct comm *c, struct dev *d)
 		return; /* never comes */
 	c->stop = &stop_all;
 	EXPECT(comm_barrier(c) == -ECANCELED);
-	ended = ended + 1;
+	ended++;
 }
 
 static void disagree(struct comm *c, struct dev *d)
@@ -162,7 +161,7 @@ static void disagree(struct comm *c, struct dev *d)
 		comm_abort(c, c->error);
 	} else
 		EXPECT(r == -ECONNABORTED);
-	ended = ended + 1;
+	ended++;
 }
 
 static void silent(struct comm *c, struct dev *d)
@@ -172,7 +171,7 @@ static void silent(struct comm *c, struct dev *d)
 	if (c->rank == 0)
 		return;
 	EXPECT(comm_barrier(c) == -ETIMEDOUT && strstr(c->error, "heard nothing"));
-	ended = ended + 1;
+	ended++;
 }
 
 static void failures(void **state)
