@@ -25,16 +25,8 @@ static int try_open(enum dev_kind kind, struct dev **ret, struct errtext *e)
 
 static struct dev *open_with(const char *name, const char *value)
 {
-	struct dev *d;
-	struct errtext e;
 	plan(name, value);
-	int r = try_open(DEV_CUDA, &d, &e);
-	if (r == -ENODEV || r == -ENOENT || r == -ENOTSUP) {
-		print_message("skip: %s\n", e.text);
-		skip();
-	}
-	if (r)
-		fail_msg("%s", e.text);
+	struct dev *d = kt_open(&(struct dev_options){.kind = DEV_CUDA, .threads = 1});
 	if (!strstr(d->about, "emulated")) {
 		dev_free(d);
 		print_message("skip: faults are played on an emulated device only\n");

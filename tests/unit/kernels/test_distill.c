@@ -53,7 +53,6 @@ static void ce_done(struct ce *c)
 	kt_free(c->ids), kt_free(c->p), kt_free(c->mass), kt_free(c->logits), kt_free(c->w);
 }
 
-
 /* Row i's loss, alpha and gradient (by x, without w) by the definition. Q and grad [Vd]. */
 static void by_definition(const struct ce *c, struct distill to, int i, double *grad, double *ret_loss, double *ret_alpha)
 {
@@ -170,13 +169,15 @@ static void distill_hopeless(void **state)
 {
 	struct dev *d = kt_dev(state, 1);
 	for (int k = 0; k < N_KINDS; k++) {
-		real x[4] = {0, 200, 0, 0}, p[1] = {1}, w[1] = {1}, loss[1], alpha[1];
+		real *x = kt_reals(4, 0), p[1] = {1}, w[1] = {1}, loss[1], alpha[1];
+		x[1] = 200;
 		uint32_t ids[1] = {0};
 		struct teacher q = {.n = 1, .K = 1, .ids = ids, .p = p};
 		assert_int_equal(d->ops->distill(d, x, loss, NULL, alpha, &q, 0, w, 1, 4, kinds[k]), 0);
 		assert_true(isfinite((double)loss[0]) && (double)loss[0] >= 0);
 		for (int v = 0; v < 4; v++)
 			assert_true(isfinite((double)x[v]) && fabs((double)x[v]) <= 250);
+		kt_free(x);
 	}
 	dev_free(d);
 }

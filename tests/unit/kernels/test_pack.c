@@ -8,15 +8,7 @@ enum { M = 7, H = 130 };
 
 static struct dev *open_async(void)
 {
-	struct dev_options o = {.kind = DEV_CUDA, .threads = 1};
-	struct errtext e = {""};
-	struct dev *d = NULL;
-	if (dev_new(&o, &d, &e)) {
-		print_message("skip: %s\n", e.text);
-		skip();
-	}
-	kt_gpu = d;
-	return d;
+	return kt_open(&(struct dev_options){.kind = DEV_CUDA, .threads = 1});
 }
 
 static void arrived(struct dev *d, uint64_t ticket)
