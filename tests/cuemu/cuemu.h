@@ -19,9 +19,6 @@
 
 #define __global__
 #define __device__
-#define __host__
-#define __forceinline__ inline
-#define __launch_bounds__(...)
 #define __shared__ static
 
 struct uint3 {

@@ -1,5 +1,6 @@
 /* libcuda.so.1 of a machine without one: just what kernels/dev_cuda.c asks before it loads anything.
- * CUEMU_DRIVER is the version it claims (13000), CUEMU_DEVICES how many devices it has (1).
+ * CUEMU_DRIVER is the version it claims (13000), CUEMU_DEVICES how many devices it has (1),
+ * CUEMU_INIT what cuInit answers (0).
  */
 #include <stdlib.h>
 

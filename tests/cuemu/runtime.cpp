@@ -1,4 +1,4 @@
-/* CUDA's runtime over the fibers: memory, streams, events, graphs, faults.
+/* CUDA's runtime over the fibers: memory, streams, events, faults.
  *
  * Streams are lazy: a copy or a kernel is put in a queue and runs when somebody
  * synchronises, so host code that reads a result too early, or reuses pinned
@@ -9,7 +9,7 @@
  * Faults: CUEMU_FAULT=call:nth:code, read whenever devices are counted. "launch:3:719" makes
  * the third launch fail with cudaErrorLaunchFailure. Errors from 200 on that come from work on the device last, as
  * on a GPU: every later call gives them again. CUEMU_DEVICES is how many devices there are (1), CUEMU_MEMORY how many
- * bytes each has (8 GB).
+ * bytes each has (8 GB), CUEMU_CAPABILITY its compute capability (80).
  */
 #include "tests/cuemu/runtime.h"
 #include <atomic>
@@ -22,18 +22,11 @@
 
 struct cuemu_stream {
 	std::deque<std::function<void()>> queue;
-	cuemu_graph *capture;
 	uint64_t enqueued, done;
 };
 struct cuemu_event {
 	cudaStream_t stream;
 	uint64_t at; /* enqueued then */
-};
-struct cuemu_graph {
-	std::vector<std::function<void()>> work;
-};
-struct cuemu_graph_exec {
-	std::vector<std::function<void()>> work;
 };
 
 namespace {
@@ -141,10 +134,6 @@ cudaError_t enqueue(cudaStream_t s, std::function<void()> work)
 	std::lock_guard<std::recursive_mutex> l(lock);
 	if (!s)
 		return cudaErrorInvalidValue; /* the default stream is never meant here */
-	if (s->capture) {
-		s->capture->work.push_back(std::move(work));
-		return cudaSuccess;
-	}
 	s->queue.push_back(std::move(work));
 	s->enqueued++;
 	return cudaSuccess;
@@ -198,13 +187,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device)
 	ret->totalGlobalMem = memory_size();
 	ret->major = cc ? atoi(cc) / 10 : 8;
 	ret->minor = cc ? atoi(cc) % 10 : 0;
-	ret->multiProcessorCount = 1;
-	return cudaSuccess;
-}
-
-cudaError_t cudaDriverGetVersion(int *ret)
-{
-	*ret = 13000;
 	return cudaSuccess;
 }
 
@@ -222,11 +204,6 @@ cudaError_t cudaGetLastError(void)
 	return (cudaError_t)(lasting ? lasting.load() : last_error.exchange(0));
 }
 
-cudaError_t cudaPeekAtLastError(void)
-{
-	return (cudaError_t)(lasting ? lasting.load() : last_error.load());
-}
-
 const char *cudaGetErrorName(cudaError_t e)
 {
 	switch (e) {
@@ -241,11 +218,6 @@ const char *cudaGetErrorName(cudaError_t e)
 	case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
 	default: return "cudaErrorUnknown";
 	}
-}
-
-const char *cudaGetErrorString(cudaError_t e)
-{
-	return cudaGetErrorName(e);
 }
 
 cudaError_t cudaMallocAsync(void **ret, size_t bytes, cudaStream_t)
@@ -304,7 +276,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
 		return note(cuemu::enqueue(s, [dst, copy]() { memcpy(dst, copy.data(), copy.size()); }));
 	}
 	cudaError_t e = cuemu::enqueue(s, [=]() { memmove(dst, src, bytes); });
-	if (e == cudaSuccess && !find(dst) && !s->capture)
+	if (e == cudaSuccess && !find(dst))
 		drain(s, s->enqueued);
 	return note(e);
 }
@@ -346,8 +318,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
 	LOCKED;
 	FAULT("cudaStreamSynchronize");
-	if (s->capture)
-		return note(cudaErrorStreamCaptureUnsupported);
 	drain(s, s->enqueued);
 	return (cudaError_t)lasting.load();
 }
@@ -407,54 +377,5 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int value)
 {
 	return value > 99 << 10 ? note(cudaErrorInvalidValue) : cudaSuccess; /* sm_86 gives 99 KB */
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode)
-{
-	LOCKED;
-	FAULT("cudaStreamBeginCapture");
-	if (s->capture)
-		return note(cudaErrorInvalidValue);
-	s->capture = new cuemu_graph{};
-	return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *ret)
-{
-	LOCKED;
-	if (!s->capture)
-		return note(cudaErrorInvalidValue);
-	*ret = s->capture;
-	s->capture = nullptr;
-	return cudaSuccess;
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t g, unsigned long long)
-{
-	FAULT("cudaGraphInstantiate");
-	*ret = new cuemu_graph_exec{g->work};
-	return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s)
-{
-	FAULT("cudaGraphLaunch");
-	cuemu_graph_exec copy = *g;
-	return note(cuemu::enqueue(s, [copy]() {
-		for (auto &work : copy.work)
-			work();
-	}));
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t g)
-{
-	delete g;
-	return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g)
-{
-	delete g;
-	return cudaSuccess;
 }
 }

@@ -4,7 +4,7 @@
 
 namespace cuemu {
 void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, const std::function<void()> &body);
-/* Do it when the stream is drained, or record it when the stream is capturing. */
+/* Do it when the stream is drained. */
 cudaError_t enqueue(cudaStream_t s, std::function<void()> work);
 /* The error that call number n of this name is to give, see runtime.cpp; cudaSuccess: none. A lasting error comes back from every call. */
 cudaError_t fault(const char *call);

@@ -21,28 +21,22 @@ typedef enum {
 	cudaErrorNotReady = 600,
 	cudaErrorIllegalAddress = 700,
 	cudaErrorLaunchFailure = 719,
-	cudaErrorStreamCaptureUnsupported = 900,
-	cudaErrorStreamCaptureInvalidated = 901,
 	cudaErrorUnknown = 999,
 } cudaError_t;
 
 typedef struct cuemu_stream *cudaStream_t;
 typedef struct cuemu_event *cudaEvent_t;
-typedef struct cuemu_graph *cudaGraph_t;
-typedef struct cuemu_graph_exec *cudaGraphExec_t;
 
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
-enum { cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
+enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 
 struct cudaDeviceProp {
 	char name[256];
 	size_t totalGlobalMem;
-	int major, minor, multiProcessorCount;
+	int major, minor;
 };
 struct cudaPointerAttributes {
 	enum cudaMemoryType type;
@@ -53,12 +47,9 @@ struct cudaPointerAttributes {
 cudaError_t cudaGetDeviceCount(int *ret);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device);
-cudaError_t cudaDriverGetVersion(int *ret);
 cudaError_t cudaMemGetInfo(size_t *ret_free, size_t *ret_total);
 cudaError_t cudaGetLastError(void);
-cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorName(cudaError_t e);
-const char *cudaGetErrorString(cudaError_t e);
 
 cudaError_t cudaMallocAsync(void **ret, size_t bytes, cudaStream_t s);
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
@@ -79,13 +70,6 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr, int value);
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
-cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *ret);
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t g, unsigned long long flags);
-cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s);
-cudaError_t cudaGraphDestroy(cudaGraph_t g);
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g);
 
 #ifdef __cplusplus
 }
