@@ -182,7 +182,7 @@ static int train(struct learner *l, struct run *r, int row0, int n)
 	joined_done(&j);
 	double each = res.loss * per_weighted;
 	res.loss *= per_row;
-	if (k == -ENOMEM || comm_lost(k))
+	if (k == -ENOMEM || comm_lost(k) || (k < 0 && l->d->lost)) /* not the run's fault: another process takes this step */
 		return k;
 	if (k == 1 && isfinite(res.loss) && isfinite(res.grad_norm)) { /* far off, yet a number: this step is left out, the run is not */
 		l->n.steps_spike++;
@@ -226,7 +226,7 @@ static int apply_step(struct learner *l, const struct journal_entry *x, struct e
 	l->cur_row = row0 + n;
 	k = train(l, r, row0, n);
 	if (k)
-		return errtext_set(e, k, "step %" PRId64 ": %s", l->step, comm_lost(k) && l->o.train.ranks ? l->o.train.ranks->error : strerror(-k));
+		return errtext_set(e, k, "step %" PRId64 ": %s", l->step, comm_lost(k) && l->o.train.ranks ? l->o.train.ranks->error : l->d->lost ? l->d->error : strerror(-k));
 	l->step++;
 	return 0;
 }

@@ -308,7 +308,7 @@ static int step(struct offline *x, struct lesson *l)
 	if (!r && weighted)
 		r = x->o->kind->step(x->t, &b, &res);
 	joined_done(&j);
-	if (r == -ENOMEM || comm_lost(r))
+	if (r == -ENOMEM || comm_lost(r) || (r < 0 && x->d->lost))
 		return r;
 	if (r || !weighted) /* damaged or non-finite: left out, as online */
 		return 0;
