@@ -7,7 +7,6 @@
  */
 #include "kernels/comm.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/ops.h"

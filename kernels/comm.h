@@ -76,7 +76,7 @@ static inline bool comm_lost(int r)
 
 struct comm *comm_self(void); /* one for the process; never freed */
 int MUSTCHECK comm_threads_new(int n, struct comm **ret /* [n], one for each thread */);
-/* What the launcher started us as: mpi under mpirun, else self. -EINVAL with e: no redraft-mpi.so, or it does not load. */
+/* What the launcher started us as: mpi under mpirun, else self. -EINVAL with e: no redraft-mpi.so, or it or MPI does not start; -ENOMEM with e. */
 int MUSTCHECK comm_open(struct comm **ret, struct errtext *e);
 struct comm *comm_free(struct comm *c); /* NULL and comm_self are fine */
 

@@ -8,7 +8,6 @@
 #include <mpi.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "kernels/comm.h"
@@ -138,7 +137,7 @@ int redraft_comm_mpi(struct comm **ret, struct errtext *e)
 		return errtext_set(e, -EINVAL, "MPI does not start (%d)", r);
 	struct mpi *m = calloc(1, sizeof *m);
 	if (!m)
-		return -ENOMEM;
+		return errtext_set(e, -ENOMEM, "out of memory");
 	(void)MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	m->comm = (struct comm){.ops = &mpi_ops, .impl = m};
 	(void)MPI_Comm_rank(MPI_COMM_WORLD, &m->comm.rank);

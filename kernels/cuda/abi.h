@@ -1,7 +1,7 @@
 /* The one door of redraft-cuda.so: what kernels/dev_cuda.c asks it for.
  *
  * The library is loaded only where a driver answers. It and the program are built from one
- * tree; the key keeps a stale one out.
+ * tree; the key, made of the sizes of what both know, keeps most stale ones out.
  */
 #pragma once
 #include <stdbool.h>

@@ -179,8 +179,10 @@ static int plan_memory(struct dev *d, struct plan *x, const struct plan *room, s
 		free(c->plan);
 		c->plan_bytes = 0;
 		c->plan = malloc(bytes + bytes / 4);
-		if (!c->plan)
+		if (!c->plan) {
+			(void)cuda_done(d, cudaErrorMemoryAllocation, "attention's tables in host memory");
 			return -ENOMEM;
+		}
 		c->plan_bytes = bytes + bytes / 4;
 	}
 	memset(c->plan, 0, bytes);

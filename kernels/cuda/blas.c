@@ -68,8 +68,10 @@ static int blas_new(struct dev *d, struct blas **ret)
 		return -EIO;
 	}
 	struct blas *b = calloc(1, sizeof *b);
-	if (!b)
+	if (!b) {
+		(void)cuda_done(d, cudaErrorMemoryAllocation, "cuBLAS' handle in host memory");
 		return -ENOMEM;
+	}
 	b->stream = c->stream;
 	int r = cuda_done(d, cudaMallocAsync(&b->workspace, WORKSPACE, c->stream), "cuBLAS workspace");
 	int status = r ? CUBLAS_STATUS_SUCCESS : (int)lib.create(&b->h);

@@ -20,7 +20,6 @@ enum {
 	CK_TILE = 32,        /* query rows of one block of threads at most */
 	CK_MAX_D = 128,      /* widest head */
 	CK_MAX_STEPS = 16,   /* TTT_MAX_STEPS */
-	CK_TREE_MAX = 64,    /* ATTN_TREE_MAX */
 	CK_TOPK_MAX = 1024,
 	CK_SUM_BLOCK = 4096, /* elements of one partial sum of squares */
 	CK_NORM_ROWS = 64,   /* rows of one partial sum of a norm's gradient */

@@ -6,7 +6,6 @@
  * only after an event says that its copies were made. The same array often comes once a layer: what lies in
  * the half already is found by its content and not sent again.
  */
-#include <stdlib.h>
 #include <string.h>
 #include "kernels/cuda/cuda.h"
 

@@ -42,8 +42,10 @@ static int tap_new(struct dev *d, struct tap **ret)
 	struct tap *t = calloc(1, sizeof *t);
 	void *slots = NULL;
 	int least = 0, greatest = 0;
-	if (!t)
+	if (!t) {
+		(void)cuda_done(d, cudaErrorMemoryAllocation, "the tap's slots in host memory");
 		return -ENOMEM;
+	}
 	cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
 	if (e == cudaSuccess)
 		e = cudaStreamCreateWithPriority(&t->stream, cudaStreamNonBlocking, least);

@@ -9,7 +9,6 @@
  * what one row costs, as reading the weight does; prefill pays. Fast arithmetic
  * makes one call of the true size, and lets training's f32 products run as bf16.
  */
-#include <stdlib.h>
 #include <string.h>
 #include "kernels/cuda/cuda.h"
 

@@ -3,6 +3,10 @@
 #include <string.h>
 #include "kernels/cuda/cuda.h"
 
+_Static_assert((int)CK_MAX_STEPS == (int)TTT_MAX_STEPS, "kern.h repeats ops.h, which C++ does not read");
+_Static_assert((int)CK_MIX == (int)DISTILL_MIX && (int)CK_LOG_ALPHA == (int)DISTILL_LOG_ALPHA && (int)CK_REVERSE_KL == (int)DISTILL_REVERSE_KL &&
+		       (int)CK_HARD == (int)DISTILL_HARD, "and so does its kind of loss");
+
 static bool ttt_bad(const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd)
 {
 	if (n < 0 || nkv <= 0 || nh <= 0 || nh % nkv || nh / nkv > CK_TILE || hd <= 0 || hd > CK_MAX_D || kv->n_steps < 1 || kv->n_steps > TTT_MAX_STEPS)
