@@ -366,7 +366,8 @@ static void test_failures(void **state)
 		r = trainer_eagle3.step(t, &s.b, &res);
 	assert_true(comm_lost(r));
 	assert_non_null(strstr(c[0]->error, "rank 2 has another target"));
-	assert_int_equal(trainer_eagle3.step(t, &s.b, &res), r); /* for good */
+	if (t) /* rank 2 may have given up while rank 1 still read what a trainer begins with */
+		assert_int_equal(trainer_eagle3.step(t, &s.b, &res), r); /* for good */
 	for (int i = 1; i < 3; i++) {
 		(void)pthread_join(th[i], NULL);
 		assert_true(m[i].r < 0 && m[i].e.text[0]);
