@@ -233,6 +233,12 @@ int pool_read(struct pool *p, struct pool_ref ref, struct buf *out)
 	return r ? r : h.len == ref.len ? 0 : -EIO;
 }
 
+/* A header whose blob was erased: what read_entry refused, but not the end of anything. */
+static bool erased(const struct entry *h)
+{
+	return h->magic == ERASED && h->len <= BLOB_MAX;
+}
+
 /* The oldest segment there is, or 0 in an empty folder. */
 static int oldest_segment(const struct pool *p, uint32_t *ret)
 {
@@ -258,19 +264,16 @@ int pool_scan(struct pool *p, int (*each)(void *arg, int partition, int64_t offs
 	at.segment = at.first;
 	while (!r) {
 		int k = read_entry(p, at.segment, at.offset, &h, &blob);
-		if (k == -EIO && h.magic == ERASED && h.len <= BLOB_MAX) {
-			at.offset += (uint32_t)sizeof h + h.len;
-			continue;
-		}
-		if (k == -ENOMEM)
-			r = k;
-		else if (k && read_entry(p, at.segment + 1, 0, &h, &blob))
-			break;
-		else if (k) {
+		if (k && k != -ENOMEM && !erased(&h)) { /* the segment's last is behind us */
+			k = read_entry(p, at.segment + 1, 0, &h, &blob);
+			if (k && k != -ENOMEM && !erased(&h))
+				break;
 			at.segment++;
 			at.offset = 0;
 		}
-		if (!r)
+		if (k == -ENOMEM)
+			r = k;
+		else if (!k)
 			r = each(arg, h.partition, h.offset, blob.data, h.len, (struct pool_ref){at.segment, at.offset, h.len});
 		at.offset += (uint32_t)sizeof h + h.len;
 	}
@@ -299,7 +302,7 @@ static int read_header(struct pool *p, uint32_t segment, uint32_t offset, struct
 	int fd, r = open_segment(p, segment, false, &fd);
 	if (!r)
 		r = read_at(fd, h, sizeof *h, offset);
-	return r ? r : (h->magic == MAGIC || h->magic == ERASED) && h->len <= BLOB_MAX ? 0 : -EIO;
+	return r ? r : erased(h) || (h->magic == MAGIC && h->len <= BLOB_MAX) ? 0 : -EIO;
 }
 
 static int each_header(struct pool *p, int (*each)(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, void *arg), void *arg)
@@ -309,9 +312,10 @@ static int each_header(struct pool *p, int (*each)(struct pool *p, uint32_t segm
 	int r = oldest_segment(p, &segment);
 	for (; !r && segment <= p->at.segment; segment++)
 		for (uint32_t at = 0; !r && (segment < p->at.segment || at < p->at.offset); at += (uint32_t)sizeof h + h.len) {
-			if (read_header(p, segment, at, &h))
+			int k = read_header(p, segment, at, &h);
+			if (k == -EIO || k == -ENOENT) /* no further one in this segment */
 				break;
-			r = each(p, segment, at, &h, arg);
+			r = k ? k : each(p, segment, at, &h, arg);
 			if (p->beats)
 				++*p->beats;
 		}
@@ -353,6 +357,8 @@ static int zero(int fd, uint32_t offset, uint32_t len)
 	return 0;
 }
 
+/* The header says so only once the bytes are gone: what is interrupted in between looks damaged, and is erased again.
+ * Durable with cut_tails(). */
 static int erase(struct pool *p, uint32_t segment, uint32_t offset, const struct entry *h)
 {
 	char path[PATH_MAX];
@@ -360,16 +366,16 @@ static int erase(struct pool *p, uint32_t segment, uint32_t offset, const struct
 	if (fd < 0)
 		return r ? r : -errno;
 	struct entry gone = {.magic = ERASED, .len = h->len, .partition = h->partition, .offset = h->offset};
-	r = write_at(fd, &gone, sizeof gone, offset);
-	if (!r)
-		r = zero(fd, offset + (uint32_t)sizeof gone, h->len);
+	r = zero(fd, offset + (uint32_t)sizeof gone, h->len);
 	if (!r && fdatasync(fd))
 		r = -errno;
+	if (!r)
+		r = write_at(fd, &gone, sizeof gone, offset);
 	(void)close(fd);
 	return r;
 }
 
-/* The segment's file ends with its last entry; one that is not begun yet goes. -ENOENT: there is none. */
+/* The segment's file ends with its last entry, and is durable; one that is not begun yet goes. -ENOENT: there is none. */
 static int cut_tail(struct pool *p, uint32_t segment)
 {
 	char path[PATH_MAX];
@@ -386,13 +392,13 @@ static int cut_tail(struct pool *p, uint32_t segment)
 		}
 		return unlink(path) ? -errno : 0;
 	}
-	while (segment < p->at.segment && !read_header(p, segment, at, &h))
+	while (segment < p->at.segment && !(r = read_header(p, segment, at, &h)))
 		at += (uint32_t)sizeof h + h.len;
+	if (r && r != -EIO)
+		return r;
 	at = segment == p->at.segment ? p->at.offset : at;
-	if (st.st_size <= (off_t)at)
-		return 0;
 	int fd = open(path, O_RDWR | O_CLOEXEC);
-	r = fd < 0 || ftruncate(fd, at) || fsync(fd) ? -errno : 0;
+	r = fd < 0 || (st.st_size > (off_t)at && ftruncate(fd, at)) || fsync(fd) ? -errno : 0;
 	if (fd >= 0)
 		(void)close(fd);
 	return r;
@@ -407,7 +413,7 @@ static int cut_tails(struct pool *p)
 		if (r == -ENOENT && segment < p->at.segment)
 			r = 0;
 	}
-	return r == -ENOENT ? pool_sync(p) : r;
+	return r == -ENOENT ? 0 : r;
 }
 
 static int erase_older(struct pool *p, uint32_t segment, uint32_t offset, struct entry *h, void *arg)

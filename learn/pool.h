@@ -40,7 +40,7 @@ int MUSTCHECK pool_peek(struct pool *p, int partition, int64_t offset, struct bu
 int MUSTCHECK pool_read(struct pool *p, struct pool_ref ref, struct buf *out); /* -EIO: damaged */
 int MUSTCHECK pool_sync(struct pool *p); /* before a checkpoint that refers to what was appended */
 
-/* Every whole record of an existing folder in the order in which it was appended, from its oldest segment on; ends
+/* Every whole record of an existing folder in the order in which it was appended, from its oldest segment on, erased ones passed over; ends
  * at the first that is missing or damaged, and the pool stands behind the last. each's failure ends it and is returned. */
 int MUSTCHECK pool_scan(struct pool *p, int (*each)(void *arg, int partition, int64_t offset, const void *blob, uint32_t len, struct pool_ref ref),
 			void *arg);

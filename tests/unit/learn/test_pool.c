@@ -1,7 +1,27 @@
 /* The pool gives back what was put in, notices damage, continues at a checkpoint's
- * place over an old tail, and lets whole segments go by size only. */
+ * place over an old tail, and lets whole segments go by size only. What was erased is gone, also after a failure
+ * under way, and hides nothing behind it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
 #include "tests/unit/learn/toyworld.h"
 #include "learn/pool.h"
+
+/* ---- a disk that takes headers and nothing else ---- */
+
+static bool failing;
+
+ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
+{
+	errno = EIO;
+	return failing && n != 40 ? -1 : syscall(SYS_pwrite64, fd, p, n, at);
+}
+
+int fallocate(int fd, int mode, off_t at, off_t n)
+{
+	errno = EIO;
+	return failing ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, n);
+}
 
 enum { SEG = 1000, MAX = 4000 };
 
@@ -220,8 +240,59 @@ static void test_erase(void **state)
 	assert_int_equal(fs_remove_tree(dir), 0);
 }
 
+/* An entry whose bytes could not be erased is no erased one: it goes the next time. */
+static void test_erase_again(void **state)
+{
+	char dir[256], path[300];
+	uint64_t n;
+	struct fs_map m = {0};
+	(void)state;
+	tw_temp_dir(dir);
+	struct pool *p = open_pool(dir);
+	(void)put(p, 1, 100);
+	(void)put(p, 7, 100);
+	failing = true;
+	assert_int_equal(pool_erase_older(p, 105, &n), -EIO);
+	failing = false;
+	assert_int_equal(pool_erase_older(p, 105, &n), 0);
+	assert_int_equal(n, 1);
+	(void)snprintf(path, sizeof path, "%s/00000000.seg", dir);
+	assert_int_equal(fs_map(path, &m), 0);
+	for (int i = 0; i < 100; i++) {
+		assert_int_equal(m.data[40 + i], 0);
+		assert_int_equal(m.data[40 + 100 + 40 + i], 7);
+	}
+	fs_unmap(&m);
+	pool_close(p);
+	assert_int_equal(fs_remove_tree(dir), 0);
+}
+
+/* Whole segments that were erased, and those that begin so, hide nothing behind them. */
+static void test_scan_past_erased(void **state)
+{
+	char dir[256];
+	uint64_t n;
+	int seen = 0;
+	(void)state;
+	tw_temp_dir(dir);
+	struct pool *p = open_pool(dir);
+	for (int i = 0; i < 10; i++)
+		(void)put(p, i, 400); /* two a segment */
+	assert_int_equal(pool_erase_older(p, 105, &n), 0);
+	assert_int_equal(n, 5);
+	struct pool_where w = pool_where(p);
+	pool_close(p);
+	p = open_pool(dir);
+	assert_int_equal(pool_scan(p, count, &seen), 0);
+	assert_int_equal(seen, 5);
+	assert_int_equal(pool_where(p).segment, w.segment);
+	assert_int_equal(pool_where(p).offset, w.offset);
+	pool_close(p);
+	assert_int_equal(fs_remove_tree(dir), 0);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_back), cmocka_unit_test(test_damage), cmocka_unit_test(test_tail), cmocka_unit_test(test_erase), cmocka_unit_test(test_shrink)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_back), cmocka_unit_test(test_damage), cmocka_unit_test(test_tail), cmocka_unit_test(test_erase), cmocka_unit_test(test_erase_again), cmocka_unit_test(test_scan_past_erased), cmocka_unit_test(test_shrink)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
