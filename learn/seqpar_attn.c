@@ -168,13 +168,11 @@ static int add_replicas(struct seqpar *sp, const struct swap *x, const struct se
 /* Rows of nobody and halos take part in nothing: they read as 0. */
 static int zero_dead(struct seqpar *sp, int k, const struct seq_field *f, int width)
 {
-	static const char zeros[1 << 14];
 	int from = 0, end = sp->n_local - k;
 	for (int s = 0; s <= sp->n_spans; s++) {
 		int to = s < sp->n_spans ? sp->span[s].at : end;
 		for (int row = from; row < to && row < end; row++)
-			for (size_t at = 0, bytes = (size_t)width * sizeof(real); at < bytes; at += sizeof zeros)
-				TRY(sp->d->ops->upload(sp->d, (char *)(f->rows + (size_t)row * (size_t)f->ld + f->col) + at, zeros, bytes - at < sizeof zeros ? bytes - at : sizeof zeros));
+			TRY(sp->d->ops->zero(sp->d, f->rows + (size_t)row * (size_t)f->ld + f->col, (size_t)width * sizeof(real)));
 		if (s < sp->n_spans)
 			from = to + seqpar_own(sp, s, k);
 	}

@@ -119,6 +119,26 @@ static int reserve(struct seqpar *sp)
 	return sp->cap_att ? 0 : -ENOMEM;
 }
 
+void seqpar_spans(const struct seqpar *sp, int rank, struct seq_span ret[SEQ_SPANS])
+{
+	int at = 0;
+	for (int s = 0; s < sp->n_spans; s++) {
+		int first = block_first(sp, rank / sp->heads.n, s) + rank % sp->heads.n * sp->chunk, own = clamp(sp->n - first, sp->chunk);
+		ret[s] = (struct seq_span){.first = first, .own = own, .at = at, .rows = own ? clamp(sp->n - first, sp->chunk + sp->n_steps - 1) : 0};
+		at += ret[s].rows;
+	}
+}
+
+void seqpar_blocks(const struct seqpar *sp, int rank, struct seq_span ret[SEQ_SPANS])
+{
+	int at = 0, r = rank / sp->heads.n;
+	for (int s = 0; s < sp->n_spans; s++) {
+		int rows = block_rows(sp, r, s, 0);
+		ret[s] = (struct seq_span){.first = block_first(sp, r, s), .own = rows, .at = at, .rows = rows};
+		at += rows;
+	}
+}
+
 int seqpar_plan(struct seqpar *sp, int n, int n_steps)
 {
 	int U = sp->heads.n, R = sp->ring.n;
@@ -130,13 +150,9 @@ int seqpar_plan(struct seqpar *sp, int n, int n_steps)
 	int parts = sp->n_spans * R * U;
 	sp->chunk = (n + parts - 1) / parts;
 	sp->n_local = 0;
-	for (int s = 0; s < sp->n_spans; s++) {
-		int first = block_first(sp, sp->ring.me, s) + sp->heads.me * sp->chunk;
-		sp->span[s] = (struct seq_span){.first = first, .own = seqpar_own(sp, s, 0), .at = sp->n_local, .rows = clamp(n - first, sp->chunk + sp->n_steps - 1)};
-		if (!sp->span[s].own)
-			sp->span[s].rows = 0;
+	seqpar_spans(sp, sp->c->rank, sp->span);
+	for (int s = 0; s < sp->n_spans; s++)
 		sp->n_local += sp->span[s].rows;
-	}
 	if (sp->n_local < sp->n_steps)
 		sp->n_local = sp->n_steps; /* rows of nobody, so that each step has one */
 	sp->att_rows = seqpar_att(sp, 0);

@@ -15,33 +15,16 @@ struct head { /* what the others must know first */
 	double loss_max;
 };
 
-/* The plan of another rank, for its spans alone. */
-static void spans_of(const struct seqpar *sp, int rank, struct seq_span ret[SEQ_SPANS], int *ret_att, int ret_first[SEQ_SPANS])
-{
-	struct seqpar o = *sp;
-	int U = sp->heads.n, at = 0;
-	o.heads.me = rank % U;
-	o.ring.me = rank / U;
-	for (int s = 0; s < sp->n_spans; s++) {
-		int block, rows = seqpar_block(&o, o.ring.me, s, &block), own = seqpar_own(&o, s, 0), first = block + o.heads.me * sp->chunk, most = sp->chunk + sp->n_steps - 1;
-		int left = sp->n - first;
-		ret[s] = (struct seq_span){.first = first, .own = own, .at = at, .rows = !own ? 0 : left < most ? left : most};
-		at += ret[s].rows;
-		ret_att[s] = rows;
-		ret_first[s] = block;
-	}
-}
-
-/* One array of `size` bytes a row. ids are read one row ahead, so theirs is shifted by the caller. */
-static int share_rows(struct seqpar *sp, const void *whole, void *mine, size_t size)
+/* Rows of an array of `size` bytes each, to every rank those that `part` says are its; ids are read one row ahead, so
+ * theirs is shifted by the caller. */
+static int deal(struct seqpar *sp, void (*part)(const struct seqpar *, int, struct seq_span *), const void *whole, void *mine, size_t size)
 {
 	struct comm_out out[COMM_MAX_RANKS * SEQ_SPANS];
 	struct comm_in in[SEQ_SPANS];
 	int n_out = 0, n_in = 0;
 	for (int rank = 0; rank < sp->c->size; rank++) {
 		struct seq_span span[SEQ_SPANS];
-		int att[SEQ_SPANS], first[SEQ_SPANS];
-		spans_of(sp, rank, span, att, first);
+		part(sp, rank, span);
 		for (int s = 0; s < sp->n_spans; s++) {
 			size_t bytes = (size_t)span[s].rows * size;
 			void *to = (char *)mine + (size_t)span[s].at * size;
@@ -52,30 +35,6 @@ static int share_rows(struct seqpar *sp, const void *whole, void *mine, size_t s
 				in[n_in++] = (struct comm_in){0, to, bytes};
 			else if (sp->c->rank == rank && bytes)
 				memcpy(to, from, bytes);
-		}
-	}
-	TRY(comm_post(sp->c, out, n_out, in, n_in));
-	return comm_wait(sp->c);
-}
-
-/* The runs of the rows my group attends with: blocks rather than spans. */
-static int share_seg(struct seqpar *sp, const uint32_t *whole)
-{
-	struct comm_out out[COMM_MAX_RANKS * SEQ_SPANS];
-	struct comm_in in[SEQ_SPANS];
-	int n_out = 0, n_in = 0;
-	for (int rank = 0; rank < sp->c->size; rank++) {
-		struct seq_span span[SEQ_SPANS];
-		int att[SEQ_SPANS], first[SEQ_SPANS], at = 0;
-		spans_of(sp, rank, span, att, first);
-		for (int s = 0; s < sp->n_spans; at += att[s++]) {
-			size_t bytes = (size_t)att[s] * sizeof *whole;
-			if (sp->c->rank == 0 && rank)
-				out[n_out++] = (struct comm_out){rank, whole + first[s], bytes};
-			else if (sp->c->rank == rank && rank)
-				in[n_in++] = (struct comm_in){0, sp->att_seg + at, bytes};
-			else if (sp->c->rank == rank && bytes)
-				memcpy(sp->att_seg + at, whole + first[s], bytes);
 		}
 	}
 	TRY(comm_post(sp->c, out, n_out, in, n_in));
@@ -154,8 +113,8 @@ static int send_states(struct seqpar *sp, const struct teacher_states *from, siz
 {
 	for (int rank = sp->c->size - 1; rank >= 0; rank--) {
 		struct seq_span span[SEQ_SPANS];
-		int att[SEQ_SPANS], first[SEQ_SPANS], n = 0;
-		spans_of(sp, rank, span, att, first);
+		int n = 0;
+		seqpar_spans(sp, rank, span);
 		for (int s = 0; s < sp->n_spans; s++)
 			n += span[s].rows;
 		n = n < sp->n_steps ? sp->n_steps : n;
@@ -185,13 +144,13 @@ static int receive_states(struct seqpar *sp, size_t H)
 	return comm_wait(sp->c);
 }
 
-#define SHARE(field, size) TRY(share_rows(sp, whole ? whole->field : NULL, (void *)(uintptr_t)sp->batch.field, size))
+#define SHARE(field, size) TRY(deal(sp, seqpar_spans, whole ? whole->field : NULL, (void *)(uintptr_t)sp->batch.field, size))
 
 static int share_arrays(struct seqpar *sp, const struct train_batch *whole, const struct head *h)
 {
 	size_t K = (size_t)h->K;
 	/* row t embeds ids[t+1]: ids are dealt from the second one on */
-	TRY(share_rows(sp, whole ? whole->ids + 1 : NULL, (void *)(uintptr_t)(sp->batch.ids + 1), sizeof(uint32_t)));
+	TRY(deal(sp, seqpar_spans, whole ? whole->ids + 1 : NULL, (void *)(uintptr_t)(sp->batch.ids + 1), sizeof(uint32_t)));
 	SHARE(pos, sizeof(uint32_t));
 	SHARE(features, (size_t)h->feature * sizeof(real));
 	SHARE(mask, 1);
@@ -208,7 +167,7 @@ static int share_arrays(struct seqpar *sp, const struct train_batch *whole, cons
 		TRY(whole ? send_states(sp, whole->states, (size_t)h->feature / 3) : receive_states(sp, (size_t)h->feature / 3));
 	if (h->seg) {
 		SHARE(seg, sizeof(uint32_t));
-		TRY(share_seg(sp, whole ? whole->seg : NULL));
+		TRY(deal(sp, seqpar_blocks, whole ? whole->seg : NULL, sp->att_seg, sizeof(uint32_t))); /* of the rows my group attends with */
 	}
 	return 0;
 }

@@ -3,7 +3,7 @@
  * nothing divides, sequences shorter than the ranks are many, packed runs, dense and top-K teachers, weights and each kind
  * of loss. (In the double build to 1e-10, which leaves no room for a row that is missing.) Two runs of a group are the
  * same bits. A grid that does not fit says why; a rank that fails ends the group; a group goes on from a saved state.
- * Ranks are threads here, so that sanitizers see all of it; tests/system/test_ranks.py has them as processes over MPI.
+ * Ranks are threads here, so that sanitizers see all of it; test_ranks.c has them as processes over MPI.
  */
 #include <pthread.h>
 #include "tests/unit/learn/vectors.h"
