@@ -62,14 +62,9 @@ static bool continues(const struct join_open *o, const struct trace_record *r)
 static uint64_t name_of(const struct join *j, int partition, const char *producer, const char *request, size_t request_len)
 {
 	const struct { uint64_t salt; int64_t partition; } where = {j->salt, partition};
-	uint64_t h = run_hash(0xcbf29ce484222325u, &where, sizeof where);
+	uint64_t h = run_hash(RUN_HASH, &where, sizeof where);
 	h = run_hash(h, producer, strlen(producer));
 	return run_hash(h, request, request_len);
-}
-
-static uint64_t text_hash(const char *s)
-{
-	return *s ? run_hash(0xcbf29ce484222325u, s, strlen(s)) : 0;
 }
 
 /* Who it is and who its parent is. What `parent` says is believed only where the rows fit: it must end where this
@@ -79,8 +74,8 @@ static void kin(struct join *j, struct run *o, const struct trace_record *r, int
 	const struct trace_meta *m = &r->meta;
 	const char *blank = strrchr(m->parent, ' ');
 	o->name = name_of(j, partition, m->producer, m->request, strlen(m->request));
-	o->conversation = text_hash(m->conversation);
-	o->tenant = run_tenant(m->tenant);
+	o->conversation = run_text_hash(m->conversation);
+	o->tenant = run_text_hash(m->tenant);
 	if (!blank || blank == m->parent || m->run)
 		return;
 	char *end;
@@ -97,7 +92,7 @@ static int hash_tokens(struct join_open *o, const struct trace_record *r)
 	if (o->run.pos0 % RUN_BLOCK)
 		return 0;
 	for (int t = 0; t < r->T; t++) {
-		o->block = run_hash(r->positions[t] % RUN_BLOCK ? o->block : 0xcbf29ce484222325u, &r->token_ids[t], sizeof *r->token_ids);
+		o->block = run_hash(r->positions[t] % RUN_BLOCK ? o->block : RUN_HASH, &r->token_ids[t], sizeof *r->token_ids);
 		int k = r->positions[t] % RUN_BLOCK == RUN_BLOCK - 1 ? run_path_add(&o->run, o->block) : 0;
 		if (k)
 			return k;
@@ -166,32 +161,10 @@ int join_add(struct join *j, const struct trace_record *r, int partition, int64_
 	return 0;
 }
 
-void join_drop_below(struct join *j, uint32_t segment)
+void join_drop(struct join *j, bool (*gone)(const struct run *r, int64_t x), int64_t x)
 {
 	for (int i = 0; i < j->n;) {
-		if (j->open[i].run.refs[0].segment < segment) {
-			run_done(&j->open[i].run);
-			forget(j, i);
-		} else
-			i++;
-	}
-}
-
-void join_drop_older(struct join *j, int64_t born)
-{
-	for (int i = 0; i < j->n;) {
-		if (j->open[i].run.born < born) {
-			run_done(&j->open[i].run);
-			forget(j, i);
-		} else
-			i++;
-	}
-}
-
-void join_drop_tenant(struct join *j, uint64_t tenant)
-{
-	for (int i = 0; i < j->n;) {
-		if (j->open[i].run.tenant == tenant) {
+		if (gone(&j->open[i].run, x)) {
 			run_done(&j->open[i].run);
 			forget(j, i);
 		} else

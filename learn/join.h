@@ -38,9 +38,7 @@ void join_done(struct join *j);
 int MUSTCHECK join_add(struct join *j, const struct trace_record *r, int partition, int64_t offset, int64_t time_s, struct pool_ref ref);
 /* The open part of that name, or NULL: a parent that has not closed yet. */
 const struct run *join_find(const struct join *j, uint64_t name);
-void join_drop_below(struct join *j, uint32_t segment);
-void join_drop_tenant(struct join *j, uint64_t tenant);
-void join_drop_older(struct join *j, int64_t born);
+void join_drop(struct join *j, bool (*gone)(const struct run *r, int64_t x), int64_t x); /* as runs_drop */
 json_t *join_to_json(const struct join *j);
 int MUSTCHECK join_from_json(struct join *j, const json_t *v); /* into an empty one */
 

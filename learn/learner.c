@@ -446,8 +446,8 @@ int learner_apply(struct learner *l, const struct journal_entry *x, struct errte
 		l->drift = x->number;
 		return 0;
 	case J_EXPIRE:
-		l->n.out[OUT_EXPIRED] += (uint64_t)runs_drop_older(&l->runs, x->number);
-		join_drop_older(&l->join, x->number);
+		l->n.out[OUT_EXPIRED] += (uint64_t)runs_drop(&l->runs, run_older, x->number);
+		join_drop(&l->join, run_older, x->number);
 		return 0;
 	case J_PURGE:
 		purge_index(l, x->text);

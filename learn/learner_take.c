@@ -109,8 +109,8 @@ static int accept_record(struct learner *l, const struct trace_record *r, int pa
 		uint32_t first = pool_where(l->pool).first;
 		if ((k = keep_sample(l, first)))
 			return k;
-		runs_drop_below(&l->runs, first);
-		join_drop_below(&l->join, first);
+		(void)runs_drop(&l->runs, run_below, first);
+		join_drop(&l->join, run_below, first);
 	}
 	for (int i = 0; i < r->T; i++)
 		l->counts[r->token_ids[i]]++;

@@ -16,8 +16,9 @@ enum { TENANT_MOST = 64 };
 
 void purge_index(struct learner *l, const char *tenant)
 {
-	(void)runs_drop_tenant(&l->runs, run_tenant(tenant));
-	join_drop_tenant(&l->join, run_tenant(tenant));
+	int64_t hash = (int64_t)run_text_hash(tenant);
+	(void)runs_drop(&l->runs, run_of_tenant, hash);
+	join_drop(&l->join, run_of_tenant, hash);
 }
 
 static bool is_his(void *arg, const void *blob, uint32_t len)

@@ -74,23 +74,26 @@ struct run *runs_find(struct runs *s, uint64_t id)
 	return lo < s->n && s->v[lo].id == id ? &s->v[lo] : NULL;
 }
 
-void runs_drop_below(struct runs *s, uint32_t segment)
+bool run_below(const struct run *r, int64_t segment)
 {
-	int keep = 0;
-	for (int i = 0; i < s->n; i++) {
-		if (s->v[i].refs[0].segment < segment)
-			run_done(&s->v[i]);
-		else
-			s->v[keep++] = s->v[i];
-	}
-	s->n = keep;
+	return r->refs[0].segment < segment;
 }
 
-int runs_drop_older(struct runs *s, int64_t born)
+bool run_older(const struct run *r, int64_t born)
+{
+	return r->born < born;
+}
+
+bool run_of_tenant(const struct run *r, int64_t tenant)
+{
+	return r->tenant == (uint64_t)tenant;
+}
+
+int runs_drop(struct runs *s, bool (*gone)(const struct run *r, int64_t x), int64_t x)
 {
 	int keep = 0, n = s->n;
 	for (int i = 0; i < s->n; i++) {
-		if (s->v[i].born < born)
+		if (gone(&s->v[i], x))
 			run_done(&s->v[i]);
 		else
 			s->v[keep++] = s->v[i];
@@ -99,22 +102,9 @@ int runs_drop_older(struct runs *s, int64_t born)
 	return n - keep;
 }
 
-int runs_drop_tenant(struct runs *s, uint64_t tenant)
+uint64_t run_text_hash(const char *text)
 {
-	int keep = 0, n = s->n;
-	for (int i = 0; i < s->n; i++) {
-		if (s->v[i].tenant == tenant)
-			run_done(&s->v[i]);
-		else
-			s->v[keep++] = s->v[i];
-	}
-	s->n = keep;
-	return n - keep;
-}
-
-uint64_t run_tenant(const char *tenant)
-{
-	return *tenant ? run_hash(0xcbf29ce484222325u, tenant, strlen(tenant)) : 0;
+	return *text ? run_hash(RUN_HASH, text, strlen(text)) : 0;
 }
 
 void runs_done(struct runs *s)

@@ -97,7 +97,7 @@ static int runs_of(const struct learner *l, const char *tenant)
 {
 	int n = 0;
 	for (int i = 0; i < l->runs.n; i++)
-		n += l->runs.v[i].tenant == run_tenant(tenant);
+		n += l->runs.v[i].tenant == run_text_hash(tenant);
 	return n;
 }
 
