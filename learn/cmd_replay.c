@@ -19,8 +19,9 @@
 #include "learn/evaluate.h"
 #include "learn/history.h"
 #include "learn/publish.h"
+#include "schemas/round.h"
 
-enum { MAX_GROUPS = 48, BUCKETS = 8, SAY_US = 500000 };
+enum { MAX_GROUPS = 48, SAY_US = 500000 };
 
 struct conf {
 	char *store, *target_fp, *from_pool, *draft, *against_draft;
@@ -164,10 +165,10 @@ static void say_all(const struct session *s)
 		struct figure f = figure_of(s, d == s->n_domains ? -1 : d, -1);
 		say(s, d == s->n_domains ? "all" : s->domain[d], "any", &f, rows);
 	}
-	for (int b = 0; b < BUCKETS; b++) {
+	for (int b = 0; b < ROUND_BUCKETS; b++) {
 		char context[32];
 		struct figure f = figure_of(s, -1, b);
-		(void)snprintf(context, sizeof context, b == BUCKETS - 1 ? "%d.." : b ? "%d..%d" : "..%d", b == 0 ? 255 : 128 << b, (256 << b) - 1);
+		(void)snprintf(context, sizeof context, b == ROUND_BUCKETS - 1 ? "%d.." : b ? "%d..%d" : "..%d", b == 0 ? 255 : 128 << b, (256 << b) - 1);
 		say(s, "all", context, &f, rows);
 	}
 	if (c->json) {
@@ -196,20 +197,12 @@ static int domain_of(struct session *s, const char *name)
 	return s->n_domains++;
 }
 
-static int bucket_of(int context)
-{
-	int b = 0;
-	while (b < BUCKETS - 1 && context >= 256 << b)
-		b++;
-	return b;
-}
-
 /* 0 also when the request tells nothing: damaged, its history missing, or nothing generated. */
 static int replay_one(struct session *s, struct dev *d, int i)
 {
 	const struct run *run = &s->corpus.runs.v[i];
 	struct joined j = {0};
-	struct sample x = {.bucket = bucket_of((int)run->pos0 + run->n)};
+	struct sample x = {.bucket = round_bucket((int64_t)run->pos0 + run->n)};
 	int r = corpus_whole(&s->corpus, i) ? corpus_load(&s->corpus, i, HISTORY_MAX_ROWS, &j) : -ENOENT;
 	if (r) {
 		s->skipped++;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "learn/history.h"
+#include "schemas/round.h"
 
 enum { MAX_DOMAINS = 32, FULL_AFTER = 16 };
 
@@ -32,15 +33,6 @@ int evaluate_run(struct dev *dev, const struct frozen *fz, const struct joined *
 	int r = replay_accept_length(dev, &d->c, d->w, d->d2t, fz->embedding, &q, k, ret);
 	free(f);
 	return r;
-}
-
-/* As in round records: log2 of the tokens / 128, 0..7. */
-static int context_bucket(const struct run *run)
-{
-	int b = 0;
-	for (uint32_t x = (run->pos0 + (uint32_t)run->n) / 128; x > 1 && b < 7; x /= 2)
-		b++;
-	return b;
 }
 
 static double accept_length(uint64_t rounds, uint64_t accepted)
@@ -79,7 +71,7 @@ static int pair(struct learner *l, const struct run *run, const struct draft *co
 		x->rounds[i] += res[i].rounds;
 		x->accepted[i] += res[i].accepted;
 	}
-	return json_array_append_new(pairs, json_pack("{s:s,s:i,s:I,s:f,s:f}", "domain", run->domain, "context", context_bucket(run), "rounds", (json_int_t)res[0].rounds, "live_al",
+	return json_array_append_new(pairs, json_pack("{s:s,s:i,s:I,s:f,s:f}", "domain", run->domain, "context", round_bucket((int64_t)run->pos0 + run->n), "rounds", (json_int_t)res[0].rounds, "live_al",
 						      accept_length(res[1].rounds, res[1].accepted), "candidate_al",
 						      accept_length(res[0].rounds, res[0].accepted))) ? -ENOMEM : 0;
 }

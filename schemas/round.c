@@ -14,6 +14,14 @@ enum { ROUND_MAX_BYTES = 64 * 1024 };
 
 const double round_tpot_edges_ms[ROUND_TPOT_EDGES] = {5, 10, 15, 20, 30, 40, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000};
 
+int round_bucket(int64_t context_tokens)
+{
+	int b = 0;
+	for (int64_t x = context_tokens / 128; x > 1 && b < ROUND_BUCKETS - 1; x /= 2)
+		b++;
+	return b;
+}
+
 double round_accept_length(const struct round_record *r)
 {
 	double accepted = 0;
@@ -151,7 +159,7 @@ static int decode_object(const json_t *o, struct round_record *r, struct errtext
 	r->seq = integer(&d, "seq", INT64_MAX);
 	r->part = u32(&d, "part");
 	r->version = u32(&d, "version");
-	r->context_bucket = (int)integer(&d, "context_bucket", 7);
+	r->context_bucket = (int)integer(&d, "context_bucket", ROUND_BUCKETS - 1);
 	r->k = (int)integer(&d, "k", ROUND_MAX_K);
 	r->rounds = u32(&d, "rounds");
 	array(&d, "proposed", r->proposed, r->k);

@@ -14,7 +14,7 @@ struct round_record {
 	uint64_t seq;
 	uint32_t part, version;
 	bool last;
-	int context_bucket; /* log2 of context tokens / 128, clipped to 0..7 */
+	int context_bucket; /* round_bucket() */
 	int k;
 	uint32_t rounds;                    /* decoding rounds, those without proposals included */
 	uint32_t proposed[ROUND_MAX_K];     /* proposed[i]: rounds that proposed at position i */
@@ -25,6 +25,8 @@ struct round_record {
 	uint32_t tpot_ms[ROUND_TPOT_EDGES + 1];
 	uint32_t dropped_records;
 };
+enum { ROUND_BUCKETS = 8 };
+int round_bucket(int64_t context_tokens); /* log2 of tokens / 128, clipped to 0..7 */
 /* Accept length = 1 + sum(accepted) / proposed[0]; NaN when nothing was proposed. */
 double round_accept_length(const struct round_record *r);
 int MUSTCHECK round_encode(struct buf *out, const struct round_record *r);

@@ -131,14 +131,6 @@ void session_account(struct session *s, uint32_t version, int k, int depth, int 
 	count_tpot(p, (double)(now - s->emitted_us) / 1e3 / n, n);
 }
 
-static int context_bucket(int tokens)
-{
-	int b = 0;
-	for (int x = tokens / 128; x > 1 && b < 7; x /= 2)
-		b++;
-	return b;
-}
-
 void session_close_parts(struct session *s)
 {
 	for (int i = 0; i < s->n_parts; i++) {
@@ -147,7 +139,7 @@ void session_close_parts(struct session *s)
 		snprintf(p->conversation, sizeof p->conversation, "%s", s->req.conversation);
 		snprintf(p->domain, sizeof p->domain, "%s", s->req.domain);
 		snprintf(p->tenant, sizeof p->tenant, "%s", s->req.tenant);
-		p->context_bucket = context_bucket(s->n_tokens);
+		p->context_bucket = round_bucket(s->n_tokens);
 		p->last = i == s->n_parts - 1;
 	}
 }

@@ -132,11 +132,24 @@ static void test_refuses(void **state)
 	free(big);
 }
 
+/* Bucket b begins at 128 << b tokens, the first at 0, and the last has no end. */
+static void test_bucket(void **state)
+{
+	(void)state;
+	assert_int_equal(round_bucket(0), 0);
+	for (int b = 1; b < ROUND_BUCKETS; b++) {
+		assert_int_equal(round_bucket((128 << b) - 1), b - 1);
+		assert_int_equal(round_bucket(128 << b), b);
+	}
+	assert_int_equal(round_bucket(INT64_C(1) << 40), ROUND_BUCKETS - 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round_trip),
 		cmocka_unit_test(test_accept_length),
+		cmocka_unit_test(test_bucket),
 		cmocka_unit_test(test_refuses),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
