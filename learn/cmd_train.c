@@ -256,16 +256,12 @@ static int open_start(const struct session *s, struct draft *ret, bool *ret_any,
 	return s->c->from_version ? publish_read_version(s->c->store, (uint32_t)s->c->from_version, s->fz, ret, e) : 0;
 }
 
-/* All processors, or this rank's share of those of its machine. */
 static int open_dev(const struct session *s, struct dev **ret, struct errtext *e)
 {
-	long all = sysconf(_SC_NPROCESSORS_ONLN) / s->ranks->local;
-	int threads = s->c->threads ? (int)s->c->threads : all > 1 ? (int)all : 1;
+	struct dev_options o = {.kind = (enum dev_kind)s->c->device, .threads = (int)s->c->threads, .math = (enum dev_math)s->c->device_math};
+	int r = crew_device(s->ranks, &o, e);
 	(void)setpriority(PRIO_PROCESS, 0, (int)s->c->nice);
-	if (s->ranks->size > 1 && s->c->device == DEV_CUDA)
-		return errtext_set(e, -ENOTSUP, "ranks share rows through host memory so far: device = cpu");
-	enum dev_kind kind = s->ranks->size > 1 ? DEV_CPU : (enum dev_kind)s->c->device;
-	return dev_new(&(struct dev_options){.kind = kind, .threads = threads, .math = (enum dev_math)s->c->device_math}, ret, e);
+	return r ? r : dev_new(&o, ret, e);
 }
 
 /* Every rank but the first. */

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_PARTS = 3, MAX_TRAINERS = 4 /* two, while one takes the other's place */ };
 
@@ -13,6 +14,18 @@ struct head {
 	int64_t n;
 	size_t bytes[MAX_PARTS];
 };
+
+int crew_device(const struct comm *c, struct dev_options *o, struct errtext *e)
+{
+	long all = sysconf(_SC_NPROCESSORS_ONLN) / c->local;
+	if (c->size > 1 && o->kind == DEV_CUDA)
+		return errtext_set(e, -ENOTSUP, "device = cuda with %d ranks: they share rows through ordinary memory so far; take device = cpu", c->size);
+	if (c->size > 1)
+		o->kind = DEV_CPU;
+	if (!o->threads)
+		o->threads = all > 1 ? (int)all : 1;
+	return 0;
+}
 
 int crew_tell(struct comm *c, enum crew_op op, int trainer, int64_t n, const struct crew_part *parts, int n_parts)
 {

@@ -19,6 +19,9 @@ struct crew_part {
 	size_t bytes;
 };
 
+/* What a rank computes with. o->threads 0 = all processors, or its share of those of its machine. Several ranks share rows
+ * through ordinary memory: auto is then the CPU, and cuda by name -ENOTSUP with e. */
+int MUSTCHECK crew_device(const struct comm *c, struct dev_options *o, struct errtext *e);
 /* Rank 0 tells the others; on other ranks, and when there are none, 0 and nothing happens. trainer: which one; n: a number with it. */
 int MUSTCHECK crew_tell(struct comm *c, enum crew_op op, int trainer, int64_t n, const struct crew_part *parts, int n_parts);
 /* What a follower must have itself: the target's embedding and head, bf16 [V,H_t], as in rank 0's frozen file. */

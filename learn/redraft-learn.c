@@ -148,18 +148,6 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 	o->train.ulysses = (int)c->ulysses;
 }
 
-/* Ranks share rows through ordinary memory: main refuses cuda by name, and auto is the CPU. */
-static enum dev_kind device_of(const struct conf *c)
-{
-	return ranks->size > 1 ? DEV_CPU : (enum dev_kind)c->device;
-}
-
-static int n_threads(const struct conf *c)
-{
-	long n = c->threads ? (long)c->threads : sysconf(_SC_NPROCESSORS_ONLN) / ranks->local;
-	return n > 0 ? (int)n : 1;
-}
-
 static int open_source(const struct conf *c, struct source **ret, struct errtext *e)
 {
 	struct source_options o = {.brokers = c->brokers, .topic = c->topic, .extra = *c->source_conf ? c->source_conf : NULL};
@@ -215,7 +203,7 @@ static int submit(const struct conf *c, struct learner *l, struct errtext *e)
 	return r ? r : k ? 3 : 0;
 }
 
-static int init(const struct conf *c, const struct frozen *fz)
+static int init(const struct conf *c, const struct dev_options *device, const struct frozen *fz)
 {
 	struct learner_options o;
 	struct learner *l = NULL;
@@ -226,7 +214,7 @@ static int init(const struct conf *c, const struct frozen *fz)
 	learner_options(c, &o);
 	int r = open_source(c, &src, &e);
 	if (!r)
-		r = dev_new(&(struct dev_options){.kind = device_of(c), .threads = n_threads(c), .math = (enum dev_math)c->device_math}, &d, &e);
+		r = dev_new(device, &d, &e);
 	if (!r)
 		r = learner_open(&o, d, src, fz, &l, &e);
 	if (r == LEARNER_E_INEXACT)
@@ -340,11 +328,10 @@ static json_t *on_config(void *arg)
 	return conf_show(&program, arg);
 }
 
-static int run(struct conf *c, const struct frozen *fz, int argc, char **argv)
+static int run(struct conf *c, const struct dev_options *device, const struct frozen *fz, int argc, char **argv)
 {
 	struct worker_options o = {
-		.device = {.kind = device_of(c), .threads = n_threads(c), .math = (enum dev_math)c->device_math, .background = true},
-		.nice = (int)c->nice, .policy = c->policy == 0 ? SCHED_OTHER : c->policy == 1 ? SCHED_BATCH : SCHED_IDLE,
+		.device = *device, .nice = (int)c->nice, .policy = c->policy == 0 ? SCHED_OTHER : c->policy == 1 ? SCHED_BATCH : SCHED_IDLE,
 		.serve_socket = c->serve_socket, .daemon_socket = c->daemon_socket,
 		.follow = *c->follow_journal ? c->follow_journal : NULL, .follow_print = (int)c->follow_print,
 	};
@@ -389,14 +376,14 @@ static void on_group_end(int s)
 }
 
 /* Every rank but the first: no socket, no record, no journal. */
-static int follow(const struct conf *c, const struct frozen *fz)
+static int follow(const struct conf *c, const struct dev_options *device, const struct frozen *fz)
 {
 	struct dev *d = NULL;
 	struct errtext e = {""};
 	(void)signal(SIGINT, SIG_IGN); /* rank 0 ends the others */
 	(void)signal(SIGTERM, on_group_end);
 	(void)setpriority(PRIO_PROCESS, 0, (int)c->nice);
-	int r = dev_cpu_new(n_threads(c), ISA_AUTO, &d);
+	int r = dev_new(device, &d, &e);
 	if (!r)
 		r = crew_follow(ranks, d, &(struct crew_target){fz->embedding, fz->head, fz->V, fz->H}, &e);
 	dev_free(d);
@@ -425,17 +412,15 @@ int main(int argc, char **argv)
 		return fail(2, e.text);
 	ranks->timeout_s = (int)c.timeout_s;
 	ranks->stop = ranks->size > 1 ? &group_ends : NULL;
+	struct dev_options device = {.kind = (enum dev_kind)c.device, .threads = (int)c.threads, .math = (enum dev_math)c.device_math, .background = true};
 	log_init("redraft-learn", levels[c.log_level]);
 	if (n && strcmp(word[0], "init") != 0) {
 		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect, export-records, replay, pack and unpack", word[0]);
 		r = fail(2, e.text);
-	} else if (ranks->size > 1 && c.device == DEV_CUDA) {
-		(void)errtext_set(&e, 0, "device = cuda with %d ranks: they share rows through ordinary memory so far; take device = cpu", ranks->size);
-		r = fail(2, e.text);
-	} else if (frozen_open(c.store, c.target_fp, &fz, &e))
+	} else if (crew_device(ranks, &device, &e) || frozen_open(c.store, c.target_fp, &fz, &e))
 		r = fail(2, e.text);
 	else
-		r = ranks->rank ? follow(&c, &fz) : n ? init(&c, &fz) : run(&c, &fz, argc, argv);
+		r = ranks->rank ? follow(&c, &device, &fz) : n ? init(&c, &device, &fz) : run(&c, &device, &fz, argc, argv);
 	crew_end(ranks);
 	comm_free(ranks);
 	frozen_close(&fz);
