@@ -7,13 +7,11 @@
  * REDRAFT_KILLS=100 kills it so often (30 otherwise). */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include "tests/unit/learn/toyworld.h"
-#include <pthread.h>
+#include "tests/unit/learn/learner_world.h"
 #include "learn/crew.h"
-#include "learn/evaluate.h"
-#include "learn/learner.h"
 
 /* ---- a disk that is full at the n-th write, sync or rename ---- */
 
@@ -51,14 +49,6 @@ int rename(const char *from, const char *to)
 {
 	return full() ? -1 : (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
 }
-
-struct world {
-	char dir[256], store[300];
-	struct frozen fz;
-	struct tw_source src;
-	bool muon; /* and averaged weights */
-	int ranks; /* that share each sequence; 0: one process as ever */
-};
 
 /* The other ranks, as threads of this process. */
 struct others {
@@ -109,95 +99,13 @@ static void others_end(struct others *x)
 		comm_free(x->c[i]);
 }
 
-static void world_init(struct world *w, int requests)
-{
-	struct errtext e = {""};
-	memset(w, 0, sizeof *w);
-	tw_temp_dir(w->dir);
-	(void)snprintf(w->store, sizeof w->store, "%s/store", w->dir);
-	tw_store(w->store);
-	assert_int_equal(frozen_open(w->store, "", &w->fz, &e), 0);
-	tw_source_init(&w->src);
-	tw_script(&w->src, requests, 4242);
-	w->src.visible = w->src.n;
-}
-
-static void world_done(struct world *w)
-{
-	frozen_close(&w->fz);
-	tw_source_done(&w->src);
-	assert_int_equal(fs_remove_tree(w->dir), 0);
-}
-
-static struct learner_options options(const struct world *w, const char *state)
-{
-	return (struct learner_options){
-		.state_dir = state, .store = w->store, .kind = &trainer_eagle3, .seed = 99,
-		.train = {.ttt_steps = 3, .decay = (real)0.8, .optimizer = w->muon ? OPT_MUON : OPT_ADAMW, .muon_iters = 3, .lr = (real)1e-3, .muon_lr = (real)0.02, .beta1 = (real)0.9,
-			  .beta2 = (real)0.999, .eps = (real)1e-8, .clip = (real)0.5, .muon_momentum = (real)0.95, .warmup_steps = 5},
-		.draft_vocab = 48, .max_rows = 24, .max_epochs = 2, .queue_max = 6, .heldout_max = 4, .heldout_domain_max = 3,
-		.prompt_rows = true, .auto_init = true, .replay_share = 0.3, .init_min_tokens = 150, .pool_bytes = 220000, .segment_bytes = 40000,
-		.replay_wait_ms = 1, .history_rows = 16, .dedup = true, .ema = w->muon ? 0.9 : 0, .anchor = w->muon ? 0.01 : 0, .max_scale = 8, .tenant_share = 1,
-		.tenant_window = 1000, .request_rows = 100000, .spike = 3,
-	};
-}
-
-static struct learner *open_ok(const struct learner_options *o, struct dev *d, struct world *w, int want)
-{
-	struct learner *l = NULL;
-	struct errtext e = {""};
-	int r = learner_open(o, d, w ? &w->src.base : NULL, &w->fz, &l, &e);
-	if (r != want)
-		print_message("learner_open: %d %s\n", r, e.text);
-	assert_int_equal(r, want);
-	return l;
-}
-
-/* A version as the daemon would have numbered it: manifest in place, folder renamed. */
-static uint32_t accept(struct world *w, const char *name, uint32_t n)
-{
-	char from[512], to[512], versions[400];
-	struct errtext e = {""};
-	struct manifest m = {.number = n};
-	(void)snprintf(from, sizeof from, "%s/incoming/%s", w->store, name);
-	(void)snprintf(versions, sizeof versions, "%s/versions", w->store);
-	(void)snprintf(to, sizeof to, "%s/%u", versions, n);
-	assert_int_equal(fs_mkdirs(versions), 0);
-	if (rename(from, to)) /* numbered in an earlier life */
-		return n;
-	memcpy(m.target_fp, TW_FP, 65);
-	memcpy(m.draft_fp, TW_FP, 65);
-	memcpy(m.weights_sha, TW_FP, 65);
-	memcpy(m.model_sha, TW_FP, 65);
-	memcpy(m.config_sha, TW_FP, 65);
-	(void)snprintf(m.created, sizeof m.created, "2026-01-01T00:00:00.000Z");
-	assert_int_equal(manifest_write(to, &m, &e), 0);
-	return n;
-}
-
-static uint32_t accept_candidate(struct world *w, const char *name, uint32_t n)
+static uint32_t accept_beside(struct world *w, const char *name, uint32_t n)
 {
 	int was = full_at; /* the daemon's disk, not ours */
 	full_at = 0;
-	n = accept(w, name, n);
+	n = accept_candidate(w, name, n);
 	full_at = was;
 	return n;
-}
-
-static int entry_or(struct learner *l, enum journal_kind kind, uint32_t version, const char *text, struct errtext *e)
-{
-	struct journal_entry x = {.kind = kind, .version = version, .number = 1};
-	(void)snprintf(x.text, sizeof x.text, "%s", text);
-	return learner_do(l, &x, e);
-}
-
-static int entry(struct learner *l, enum journal_kind kind, uint32_t version, const char *text)
-{
-	struct errtext e = {""};
-	int r = entry_or(l, kind, version, text, &e);
-	if (r)
-		print_message("entry: %d %s\n", r, e.text);
-	return r;
 }
 
 /* One life: what a worker does, in an order drawn from `seed`; ends at `passes` passes, or by
@@ -234,7 +142,7 @@ static int life(struct world *w, const char *state, uint64_t seed, int passes, i
 		else if (!r && *l->pending.name && !*l->pending.sha)
 			r = entry_or(l, J_WITHDRAW, 0, "", &e); /* as the worker does where the store could not be written */
 		else if (!r && *l->pending.name && !l->pending.version && u < 40)
-			r = entry_or(l, J_SUBMITTED, accept_candidate(w, l->pending.name, (uint32_t)l->published_step + 1), "", &e);
+			r = entry_or(l, J_SUBMITTED, accept_beside(w, l->pending.name, (uint32_t)l->published_step + 1), "", &e);
 		else if (!r && l->pending.version && u < 8)
 			r = entry_or(l, J_VERDICT, l->pending.version, u & 1 ? "rejected: test" : "accepted: test", &e);
 		else if (!r && l->pending.version && u > 96)
@@ -453,269 +361,10 @@ static void test_lost_log(void **unused)
 	world_done(&w);
 }
 
-/* A topic made anew under the same name: the cursor goes back to its start, nothing is compared by offset alone. */
-static void test_topic_anew(void **unused)
-{
-	struct world w;
-	char state[300];
-	struct dev *d = NULL;
-	struct errtext e = {""};
-	int n;
-	(void)unused;
-	world_init(&w, 8);
-	(void)snprintf(state, sizeof state, "%s/s", w.dir);
-	struct learner_options o = options(&w, state);
-	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
-	struct learner *l = open_ok(&o, d, &w, 0);
-	for (int i = 0; i < 40; i++)
-		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
-	uint64_t before = l->n.records;
-	assert_int_equal(before, (uint64_t)w.src.n);
-	assert_int_equal(learner_checkpoint(l, &e), 0);
-	learner_close(l);
-	/* the same log: verified, nothing read twice */
-	l = open_ok(&o, d, &w, 0);
-	assert_int_equal(learner_consume(l, 64, &n, &e), 0);
-	assert_int_equal(n, 0);
-	assert_int_equal(l->n.offset_gaps, 0);
-	learner_close(l);
-	/* another log under the same offsets */
-	tw_source_done(&w.src);
-	tw_source_init(&w.src);
-	tw_script(&w.src, 9, 777);
-	w.src.visible = w.src.n;
-	for (int i = 0; i < w.src.n; i++) /* another producer wrote it */
-		for (uint8_t *p = w.src.v[i].blob.data; (p = memmem(p, w.src.v[i].blob.len - (size_t)(p - w.src.v[i].blob.data), "toy-producer", 12));)
-			memcpy(p, "new-producer", 12);
-	l = open_ok(&o, d, &w, 0);
-	for (int i = 0; i < 40; i++)
-		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
-	assert_true(l->n.offset_gaps >= 1);
-	assert_true(l->n.records - before > (uint64_t)w.src.n / 2);
-	learner_close(l);
-	dev_free(d);
-	world_done(&w);
-}
-
-/* A copy that comes after a restart is known for one. */
-static void test_copy_after_restart(void **unused)
-{
-	struct world w;
-	char state[300];
-	struct dev *d = NULL;
-	struct errtext e = {""};
-	struct buf b = BUF_INIT(0);
-	int n;
-	(void)unused;
-	world_init(&w, 0);
-	(void)snprintf(state, sizeof state, "%s/s", w.dir);
-	struct tw_record q = {.request = "a", .domain = "code", .T = 12, .n_prompt = 6, .seed = 1, .seq = 41};
-	tw_encode(&q, &b);
-	tw_add(&w.src, 1, b.data, b.len);
-	tw_add(&w.src, 1, b.data, b.len);
-	w.src.visible = 1;
-	struct learner_options o = options(&w, state);
-	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
-	struct learner *l = open_ok(&o, d, &w, 0);
-	assert_int_equal(learner_consume(l, 64, &n, &e), 0);
-	assert_int_equal(learner_checkpoint(l, &e), 0);
-	learner_close(l);
-	l = open_ok(&o, d, &w, 0);
-	w.src.visible = 2;
-	assert_int_equal(learner_consume(l, 64, &n, &e), 0);
-	assert_int_equal(n, 1);
-	assert_int_equal(l->n.duplicates, 1);
-	assert_int_equal(l->n.rows, 12);
-	learner_close(l);
-	dev_free(d);
-	buf_done(&b);
-	world_done(&w);
-}
-
-/* Junk of every kind: set aside with its reason within bounds, counted past them, and the cursor moves on. */
-static void test_set_aside(void **unused)
-{
-	struct world w;
-	char state[300], path[400], *reason = NULL;
-	struct dev *d = NULL;
-	struct errtext e = {""};
-	struct buf b = BUF_INIT(0);
-	int n;
-	(void)unused;
-	world_init(&w, 0);
-	(void)snprintf(state, sizeof state, "%s/s", w.dir);
-	struct tw_record q = {.request = "a", .domain = "code", .T = 12, .n_prompt = 6, .seed = 1, .seq = 1};
-	tw_add(&w.src, 0, "", 0);
-	buf_done(&w.src.v[0].blob); /* no value at all */
-	tw_add(&w.src, 0, "junk", 4);
-	tw_encode(&q, &b);
-	for (uint8_t *p = b.data; (p = memmem(p, b.len - (size_t)(p - b.data), "abab", 4));) /* another target */
-		memcpy(p, "cdcd", 4);
-	tw_add(&w.src, 0, b.data, b.len);
-	for (int i = 0; i < 300; i++)
-		tw_add(&w.src, 0, "x\xff\xff", 3);
-	buf_clear(&b);
-	tw_encode(&q, &b);
-	tw_add(&w.src, 0, b.data, b.len);
-	w.src.visible = w.src.n;
-	struct learner_options o = options(&w, state);
-	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
-	struct learner *l = open_ok(&o, d, &w, 0);
-	for (int i = 0; i < 60; i++)
-		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
-	assert_int_equal(l->n.set_aside, 303);
-	assert_int_equal(l->n.records, 304);
-	assert_int_equal(l->n.rows, 12);
-	assert_int_equal(l->at[0].next, 304);
-	assert_true(l->aside_files <= 200);
-	(void)snprintf(path, sizeof path, "%s/set-aside/0-2.reason", state);
-	assert_int_equal(fs_read_text(path, 1000, &reason), 0);
-	assert_non_null(strstr(reason, "target_fp"));
-	free(reason);
-	assert_int_equal(learner_checkpoint(l, &e), 0);
-	learner_close(l);
-	dev_free(d);
-	buf_done(&b);
-	world_done(&w);
-}
-
-/* What closes after a candidate is written is kept from training until the verdict, within its bounds. */
-static void test_held_out(void **unused)
-{
-	struct world w;
-	char state[300];
-	struct dev *d = NULL;
-	struct errtext e = {""};
-	bool done;
-	int n;
-	(void)unused;
-	world_init(&w, 24);
-	(void)snprintf(state, sizeof state, "%s/s", w.dir);
-	struct learner_options o = options(&w, state);
-	o.pool_bytes = 100 << 20;
-	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
-	struct learner *l = open_ok(&o, d, &w, 0);
-	w.src.visible = w.src.n / 3;
-	for (int i = 0; i < 40; i++)
-		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
-	assert_int_equal(learner_begin(l, NULL, &done, &e), 0);
-	assert_true(done);
-	assert_int_equal(learner_count(l, RUN_HELD_OUT), 0);
-	assert_int_equal(learner_publish(l, &e), 0);
-	assert_int_equal(entry(l, J_SUBMITTED, accept_candidate(&w, l->pending.name, 1), ""), 0);
-	w.src.visible = w.src.n;
-	for (int i = 0; i < 40; i++)
-		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
-	assert_int_equal(learner_count(l, RUN_HELD_OUT), o.heldout_max);
-	while (learner_can_step(l))
-		assert_int_equal(learner_step(l, &e), 0);
-	for (int i = 0; i < l->runs.n; i++)
-		if (l->runs.v[i].state == RUN_HELD_OUT)
-			assert_int_equal(l->runs.v[i].epochs, 0);
-	/* judged on them, both ways */
-	json_t *j = NULL;
-	assert_int_equal(evaluate(l, 1, 0, 3, &j, &e), 0);
-	assert_int_equal(json_integer_value(json_object_get(j, "requests")), o.heldout_max);
-	assert_true(json_is_true(json_object_get(j, "full")));
-	json_t *pair = json_array_get(json_object_get(j, "pairs"), 0);
-	assert_true(json_real_value(json_object_get(pair, "live_al")) == 1.0);
-	assert_true(json_real_value(json_object_get(pair, "candidate_al")) >= 1.0);
-	json_decref(j);
-	assert_int_equal(evaluate(l, 1, 1, 3, &j, &e), 0);
-	pair = json_array_get(json_object_get(j, "pairs"), 0);
-	assert_true(json_real_value(json_object_get(pair, "live_al")) == json_real_value(json_object_get(pair, "candidate_al")));
-	json_decref(j);
-	assert_int_equal(evaluate(l, 7, 1, 3, &j, &e) < 0, 1);
-	/* another version's verdict frees nothing, this one's does */
-	assert_int_equal(entry(l, J_VERDICT, 2, "accepted"), 0);
-	assert_int_equal(learner_count(l, RUN_HELD_OUT), o.heldout_max);
-	assert_int_equal(entry(l, J_VERDICT, 1, "accepted"), 0);
-	assert_int_equal(learner_count(l, RUN_HELD_OUT), 0);
-	assert_true(learner_can_step(l));
-	assert_int_equal(evaluate(l, 1, 0, 3, &j, &e), EVALUATE_E_NOT_ENOUGH);
-	learner_close(l);
-	dev_free(d);
-	world_done(&w);
-}
-
-/* Where a learner without a checkpoint goes on: live, the base though it was refused, the newest not refused. */
-static void test_start(void **unused)
-{
-	static const struct { uint32_t live, base, want; enum version_state of[3]; } cases[] = {
-		{3, 1, 3, {VS_RETIRED, VS_PREVIOUS, VS_LIVE}}, {2, 1, 2, {VS_RETIRED, VS_LIVE, VS_CANDIDATE}},
-		{0, 1, 1, {VS_REJECTED, VS_REJECTED, VS_REJECTED}}, {0, 1, 1, {VS_REJECTED, VS_REJECTED, VS_CANDIDATE}},
-		{0, 1, 2, {VS_QUARANTINED, VS_GATED, VS_REJECTED}}, {0, 1, 0, {VS_QUARANTINED, VS_REJECTED, VS_QUARANTINED}},
-		{0, 0, 3, {VS_RETIRED, VS_RETIRED, VS_RETIRED}},
-	};
-	char dir[256];
-	(void)unused;
-	tw_temp_dir(dir);
-	assert_int_equal(publish_newest(dir), 0);
-	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		struct version_entry v[3] = {{.number = 1, .state = cases[i].of[0]}, {.number = 2, .state = cases[i].of[1]}, {.number = 3, .state = cases[i].of[2]}};
-		struct store_state s = {.next_number = 4, .live = cases[i].live, .base = cases[i].base, .n_versions = 3, .versions = v};
-		assert_int_equal(store_state_write(dir, &s, NULL), 0);
-		assert_int_equal(publish_newest(dir), cases[i].want);
-	}
-	assert_int_equal(fs_remove_tree(dir), 0);
-}
-
-/* Rebase: the version's weights (bf16 widened) with fresh moments; a bad number changes and journals nothing. */
-static void test_rebase(void **unused)
-{
-	struct world w;
-	char state[300], before[65], after[65];
-	struct dev *d = NULL;
-	struct errtext e = {""};
-	bool done;
-	int n;
-	(void)unused;
-	world_init(&w, 12);
-	(void)snprintf(state, sizeof state, "%s/s", w.dir);
-	struct learner_options o = options(&w, state);
-	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
-	struct learner *l = open_ok(&o, d, &w, 0);
-	for (int i = 0; i < 40; i++)
-		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
-	assert_int_equal(learner_begin(l, NULL, &done, &e), 0);
-	assert_int_equal(learner_publish(l, &e), 0);
-	assert_int_equal(entry(l, J_SUBMITTED, accept_candidate(&w, l->pending.name, 1), ""), 0);
-	for (int i = 0; i < 3; i++)
-		assert_int_equal(learner_step(l, &e), 0);
-	learner_weights_sha(l, before);
-	int64_t end = journal_end(l->journal);
-	assert_true(learner_rebase(l, 5, &e) < 0);
-	assert_int_equal(journal_end(l->journal), end);
-	learner_weights_sha(l, after);
-	assert_string_equal(before, after);
-	assert_int_equal(learner_rebase(l, 1, &e), 0);
-	learner_weights_sha(l, after);
-	assert_string_not_equal(before, after);
-	struct draft v;
-	assert_int_equal(publish_read_version(w.store, 1, &w.fz, &v, &e), 0);
-	assert_memory_equal(v.w, trainer_eagle3.params(l->t), v.n * sizeof *v.w);
-	draft_done(&v);
-	/* one that overtakes the answer to Submit: the candidate is numbered, what is trained descends from 1 */
-	assert_int_equal(entry(l, J_VERDICT, 1, "rejected"), 0);
-	assert_int_equal(learner_step(l, &e), 0);
-	assert_int_equal(learner_publish(l, &e), 0);
-	assert_int_equal(learner_rebase(l, 1, &e), 0);
-	learner_close(l);
-	l = open_ok(&o, d, &w, 0);
-	assert_int_equal(entry(l, J_SUBMITTED, accept_candidate(&w, l->pending.name, 2), ""), 0);
-	assert_int_equal(l->pending.version, 2);
-	assert_int_equal(l->base, 1);
-	learner_close(l);
-	dev_free(d);
-	world_done(&w);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_killed), cmocka_unit_test(test_killed_muon), cmocka_unit_test(test_killed_ranks), cmocka_unit_test(test_disk_full), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
-		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_set_aside), cmocka_unit_test(test_held_out), cmocka_unit_test(test_start),
-		cmocka_unit_test(test_rebase),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
