@@ -44,6 +44,7 @@ void governor_set(struct governor *g, const struct governor_options *o)
 	g->rows = g->rows < o->max_rows && o->memory_bytes ? g->rows : o->max_rows;
 	g->duty = g->duty < o->least ? o->least : g->duty;
 	g->refused = g->refused && o->memory_bytes;
+	g->asleep_until = o->flat_after ? g->asleep_until : 0;
 	if (!governed(g)) {
 		g->paused = g->probing = false;
 		g->duty = 1;

@@ -184,22 +184,29 @@ int learner_set_config(struct learner *l, const char *text, struct errtext *e)
 static json_t *cursors_json(const struct learner *l)
 {
 	json_t *a = json_array();
+	int bad = 0;
 	for (int p = 0; p < l->n_parts; p++) {
 		const struct cursor *c = &l->at[p];
 		json_t *seen = json_array();
 		for (int i = 0; i < c->n_seen; i++)
-			(void)json_array_append_new(seen, json_pack("[sI]", c->seen[i].producer, (json_int_t)c->seen[i].seq));
-		(void)json_array_append_new(a, json_pack("{s:I,s:I,s:s,s:I,s:o}", "next", (json_int_t)c->next, "last", (json_int_t)c->last_offset,
-							 "producer", c->producer, "seq", (json_int_t)c->seq, "seen", seen));
+			bad |= json_array_append_new(seen, json_pack("[sI]", c->seen[i].producer, (json_int_t)c->seen[i].seq));
+		bad |= json_array_append_new(a, json_pack("{s:I,s:I,s:s,s:I,s:o}", "next", (json_int_t)c->next, "last", (json_int_t)c->last_offset,
+							  "producer", c->producer, "seq", (json_int_t)c->seq, "seen", seen));
 	}
-	return a;
+	if (!bad)
+		return a;
+	json_decref(a);
+	return NULL;
 }
 
 static json_t *runs_json(const struct learner *l)
 {
 	json_t *a = json_array();
 	for (int i = 0; i < l->runs.n; i++)
-		(void)json_array_append_new(a, run_to_json(&l->runs.v[i]));
+		if (json_array_append_new(a, run_to_json(&l->runs.v[i]))) {
+			json_decref(a);
+			return NULL;
+		}
 	return a;
 }
 
@@ -212,7 +219,10 @@ static json_t *counts_json(const struct learner_counts *n)
 	json_t *a = json_array();
 	memcpy(v, n, sizeof v);
 	for (int i = 0; i < N_COUNTS; i++)
-		(void)json_array_append_new(a, json_integer(v[i]));
+		if (json_array_append_new(a, json_integer(v[i]))) { /* a shorter list is an older program's */
+			json_decref(a);
+			return NULL;
+		}
 	return a;
 }
 

@@ -7,6 +7,7 @@
  */
 #pragma once
 #include <jansson.h>
+#include "daemon/base/err.h"
 #include "learn/governor.h"
 
 struct loop;
@@ -14,7 +15,7 @@ struct dev;
 struct pace;
 
 /* socket: serving's status socket; "" = nobody is asked. ask_us: between two looks. */
-int pace_new(struct loop *loop, const char *socket, uint64_t ask_us, const struct governor_options *o, struct pace **ret);
+int MUSTCHECK pace_new(struct loop *loop, const char *socket, uint64_t ask_us, const struct governor_options *o, struct pace **ret);
 struct pace *pace_free(struct pace *p);
 void pace_set(struct pace *p, const struct governor_options *o); /* any thread */
 void pace_attach(struct pace *p, struct dev *d);

@@ -88,10 +88,16 @@ int64_t rules_request_rows(const struct runs *s, const struct run *r)
 json_t *rules_to_json(const struct rules *x)
 {
 	json_t *q = json_array(), *t = json_array();
+	int bad = 0;
 	for (int i = 0; i < x->n_quarantined; i++)
-		(void)json_array_append_new(q, json_integer((json_int_t)x->quarantined[i]));
+		bad |= json_array_append_new(q, json_integer((json_int_t)x->quarantined[i]));
 	for (int i = 0; i < x->n_tenants; i++)
-		(void)json_array_append_new(t, json_pack("[II]", (json_int_t)x->tenants[i].tenant, (json_int_t)x->tenants[i].rows));
+		bad |= json_array_append_new(t, json_pack("[II]", (json_int_t)x->tenants[i].tenant, (json_int_t)x->tenants[i].rows));
+	if (bad) {
+		json_decref(q);
+		json_decref(t);
+		return NULL;
+	}
 	return json_pack("{s:[Ifff],s:o,s:o,s:I}", "scale", (json_int_t)x->scale.records, x->scale.median[0], x->scale.median[1], x->scale.median[2],
 			 "quarantined", q, "tenants", t, "window", (json_int_t)x->window);
 }

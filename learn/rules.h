@@ -36,5 +36,5 @@ bool rules_tenant(struct rules *x, uint64_t tenant, int n, double share, int64_t
 /* Rows of the same request among the runs. */
 int64_t rules_request_rows(const struct runs *s, const struct run *r);
 
-json_t *rules_to_json(const struct rules *x);
+json_t *rules_to_json(const struct rules *x);                    /* NULL = out of memory */
 int MUSTCHECK rules_from_json(struct rules *x, const json_t *j); /* NULL: stays as it is */

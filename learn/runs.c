@@ -125,7 +125,11 @@ json_t *run_to_json(const struct run *r)
 		}
 	json_t *path = json_array();
 	for (int i = 0; i < r->n_path; i++)
-		(void)json_array_append_new(path, json_integer((json_int_t)r->path[i]));
+		if (json_array_append_new(path, json_integer((json_int_t)r->path[i]))) {
+			json_decref(refs);
+			json_decref(path);
+			return NULL;
+		}
 	return json_pack("{s:I,s:i,s:i,s:s,s:i,s:i,s:I,s:i,s:b,s:o,s:i,s:[IIIII],s:I,s:o}", "id", (json_int_t)r->id, "state", (int)r->state,
 			 "partition", r->partition, "domain", r->domain, "n", r->n, "n_gen", r->n_gen, "pos0",
 			 (json_int_t)r->pos0, "epochs", r->epochs, "bad", r->bad, "refs", refs, "first", r->first, "kin", (json_int_t)r->name,

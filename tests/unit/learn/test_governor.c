@@ -220,6 +220,10 @@ static void test_sleep(void **unused)
 		assert_true(g.asleep_until <= now + 1600ull * S);
 	}
 	assert_int_equal(state(), GOVERNOR_ASLEEP);
+	struct governor_options awake = g.o;
+	awake.flat_after = 0; /* it never does, from now on */
+	governor_set(&g, &awake);
+	assert_int_equal(state(), GOVERNOR_FULL);
 	/* drift also dares more against the tail */
 	begin((struct governor_options){.tpot_p95_ms = 30});
 	governor_drift(&g, 2);
