@@ -162,6 +162,9 @@ void learner_weights_sha(const struct learner *l, char ret_hex[static 65]); /* o
 const real *learner_draft(const struct learner *l); /* what is published: the average where one is kept, else the masters; NULL: no memory */
 json_t *learner_cut(const struct learner *l); /* {"cluster", "partitions": {"0": next, ...}} */
 
+/* learner_step.c: J_STEP. */
+int MUSTCHECK learner_apply_step(struct learner *l, const struct journal_entry *x, struct errtext *e);
+
 /* learner_take.c: one record at (partition, offset) enters. */
 int MUSTCHECK learner_take_one(struct learner *l, int partition, int64_t offset, int64_t time_s, const void *blob, size_t len);
 /* -ENODATA: gone from the log; *ret_done records were taken before it. */

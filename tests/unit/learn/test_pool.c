@@ -293,6 +293,7 @@ static void test_scan_past_erased(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_back), cmocka_unit_test(test_damage), cmocka_unit_test(test_tail), cmocka_unit_test(test_erase), cmocka_unit_test(test_erase_again), cmocka_unit_test(test_scan_past_erased), cmocka_unit_test(test_shrink)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_back), cmocka_unit_test(test_damage), cmocka_unit_test(test_tail), cmocka_unit_test(test_erase),
+					   cmocka_unit_test(test_erase_again), cmocka_unit_test(test_scan_past_erased), cmocka_unit_test(test_shrink)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
