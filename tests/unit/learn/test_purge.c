@@ -132,18 +132,22 @@ static void test_nothing_is_left(void **s)
 	learner_close(l);
 }
 
-static void test_a_kill_is_made_good(void **s)
+/* A kill left the mark; before the entry, or behind it and its first checkpoint. */
+static void made_good(bool entered)
 {
 	struct learner *l = open_learner();
 	struct errtext e = {""};
 	char mark[400];
-	(void)s;
+	const struct journal_entry x = {.kind = J_PURGE, .text = "feedface00"};
 	take_all(l);
+	if (entered)
+		assert_int_equal(learner_do(l, &x, &e), 0);
 	assert_int_equal(learner_checkpoint(l, &e), 0);
 	learner_close(l);
-	(void)snprintf(mark, sizeof mark, "%s/purging", state); /* where a kill leaves it, before the entry */
+	(void)snprintf(mark, sizeof mark, "%s/purging", state);
 	assert_int_equal(fs_write_atomic(mark, "feedface00", 10), 0);
 	l = open_learner();
+	assert_int_equal(runs_of(l, "feedface00"), entered ? 0 : 5);
 	assert_int_equal(found("pool", "feedface00"), 5);
 	assert_int_equal(purge_unfinished(l, &e), 0);
 	assert_int_equal(found("pool", "feedface00"), 0);
@@ -153,11 +157,24 @@ static void test_a_kill_is_made_good(void **s)
 	learner_close(l);
 }
 
+static void test_killed_before(void **s)
+{
+	(void)s;
+	made_good(false);
+}
+
+static void test_killed_behind(void **s)
+{
+	(void)s;
+	made_good(true);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_nothing_is_left, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_a_kill_is_made_good, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_killed_before, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_killed_behind, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
