@@ -123,10 +123,12 @@ def test_tail_and_top(operated):
         assert word in screen, screen
     try:
         read_until(b"drafts   live %d" % s.one)
+        read_until(b"\x1b[J")  # the first screen to its end: none of it is counted as the second's
         screen = b""
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 24, 0, 0))
         top.send_signal(signal.SIGWINCH)
-        read_until(b"server   ")  # drawn anew at once, in fewer lines that are no longer than the screen
+        read_until(b"server   ")
+        read_until(b"\x1b[J")  # drawn anew at once, in fewer lines that are no longer than the screen
         assert screen.count(b"\r\n") <= 10 and all(len(x.split(b"\x1b[K")[0].split(b"\x1b[H")[-1]) <= 24 for x in screen.split(b"\r\n")), screen
         os.write(master, b"q")
         assert top.wait(10) == 0
