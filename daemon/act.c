@@ -95,9 +95,9 @@ void act_promote(struct act *a, uint32_t version, int64_t expected, act_answer *
 	act_verb(a, &(struct ro_event){.kind = RO_PROMOTE, .version = version, .expected = expected}, answer, arg);
 }
 
-void act_rollback(struct act *a, const char *who, act_answer *answer, void *arg)
+void act_rollback(struct act *a, const char *who, const char *request, act_answer *answer, void *arg)
 {
-	act_verb(a, &(struct ro_event){.kind = RO_ROLLBACK, .text = who}, answer, arg);
+	act_verb(a, &(struct ro_event){.kind = RO_ROLLBACK, .text = who, .request = request}, answer, arg);
 }
 
 void act_pin(struct act *a, uint32_t version, act_answer *answer, void *arg)

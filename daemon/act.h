@@ -46,7 +46,8 @@ struct act *act_free(struct act *a);
 typedef void act_answer(void *arg, const char *error, const char *text, uint32_t quarantined);
 typedef void act_probed(void *arg, json_t *outcome, const char *error, const char *text); /* act_probe.h */
 void act_promote(struct act *a, uint32_t version, int64_t expected, act_answer *answer, void *arg);
-void act_rollback(struct act *a, const char *who, act_answer *answer, void *arg);
+/* request: the caller's name for it, "" = none; who asks the server itself under that name moves nothing twice. */
+void act_rollback(struct act *a, const char *who, const char *request, act_answer *answer, void *arg);
 void act_pin(struct act *a, uint32_t version, act_answer *answer, void *arg);
 void act_unpin(struct act *a, act_answer *answer, void *arg);
 void act_hold(struct act *a, const char *why, act_answer *answer, void *arg);

@@ -143,7 +143,7 @@ void act_activate(struct act *a, const struct ro_action *x)
 		log_error("out of memory while activating version %u; restart redraftd if this lasts", x->version);
 		return;
 	}
-	a->engine.kind->activate(&a->engine, x->version, x->all, x->checked ? (int64_t)x->generation : -1, x->by_operator,
+	a->engine.kind->activate(&a->engine, x->version, x->all, x->checked ? (int64_t)x->generation : -1, x->by_operator, x->text,
 				 act_activated, c);
 }
 

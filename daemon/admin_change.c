@@ -181,13 +181,14 @@ void admin_rollback(void *ctx, struct rpc_call *call, json_t *params)
 {
 	struct admin *a = ctx;
 	struct admin_request *q = admin_begin(a, call, "Rollback", params);
-	char who[sizeof q->who + sizeof q->why + 2];
+	char who[sizeof q->who + sizeof q->why + 2], id[sizeof q->id];
 
 	if (!q)
 		return;
+	memcpy(id, q->id, sizeof id);
 	snprintf(q->detail, sizeof q->detail, "version %u", act_rollout(a->o.act)->s.live);
 	snprintf(who, sizeof who, "%s%s%s", q->who, q->why[0] ? ": " : "", q->why); /* q may be gone while this is looked at */
-	act_rollback(a->o.act, who, admin_answered, q);
+	act_rollback(a->o.act, who, id, admin_answered, q);
 }
 
 void admin_pin(void *ctx, struct rpc_call *call, json_t *params)

@@ -72,15 +72,28 @@ static json_t *report_canary(const struct act *a)
 			 s->canary.since, "seen", report_text(act_canary_text(a)));
 }
 
+/* What is being switched to; phase "": nothing is. */
+static json_t *report_moving(const struct rollout *r)
+{
+	static const char *const phases[] = {[RO_IDLE] = "", [RO_LOADING] = "loading", [RO_ACTIVATING] = "activating", [RO_CANARYING] = "canary"};
+	static const char *const whys[] = {[RO_WHY_GATE] = "accepted", [RO_WHY_OPERATOR] = "promote", [RO_WHY_RESTORE] = "restore",
+					   [RO_WHY_BACK] = "rollback", [RO_WHY_CANARY] = "canary"};
+	bool moves = r->op.phase != RO_IDLE;
+	double s = moves ? (double)(clock_us() - r->op.since_us) / 1e6 : 0;
+
+	return json_pack("{s:s, s:I, s:s, s:f}", "phase", phases[r->op.phase], "version", (json_int_t)(moves ? r->op.version : 0), "why",
+			 moves ? whys[r->op.why] : "", "since_s", s);
+}
+
 json_t *report_status(struct act *a, struct watch *w, struct audit *audit, uint64_t start_us)
 {
 	const struct rollout *r = act_rollout(a);
 	const char *fp = act_target_fp(a);
 
-	return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:o, s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "pid", (int)getpid(), "uptime_s",
+	return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:o, s:o, s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "pid", (int)getpid(), "uptime_s",
 			 (json_int_t)((clock_us() - start_us) / 1000000), "generation", (json_int_t)r->s.generation, "live",
 			 (json_int_t)r->s.live, "previous", (json_int_t)r->s.previous, "base", (json_int_t)r->s.base, "pin",
-			 (json_int_t)r->s.pin, "hold", (int)r->s.hold, "paused", (int)r->s.paused, "frozen", (int)r->frozen, "canary", report_canary(a), "target_fp", fp[0] ? fp : NULL, "serve",
+			 (json_int_t)r->s.pin, "hold", (int)r->s.hold, "paused", (int)r->s.paused, "frozen", (int)r->frozen, "moving", report_moving(r), "canary", report_canary(a), "target_fp", fp[0] ? fp : NULL, "serve",
 			 report_peer(act_serve_status(a), r->serve_up), "learn", report_peer(act_learn_status(a), r->learn_up), "domains",
 			 w ? watch_domains(w) : json_object(), "last_event", report_text(act_last_event(a)), "audit", audit ? audit_status(audit) : json_null(), "watch",
 			 w ? watch_kafka(w) : json_null());

@@ -16,7 +16,7 @@
 #include "daemon/base/err.h"
 #include "schemas/manifest.h"
 
-enum { RO_MAX_ACTIONS = 48, RO_TEXT = 200, RO_RETRY_US = 3000000, RO_MAX_STEPS = 8, RO_SALT = 33 };
+enum { RO_MAX_ACTIONS = 48, RO_TEXT = 200, RO_RETRY_US = 3000000, RO_MAX_STEPS = 8, RO_SALT = 33, RO_REQUEST = 64 };
 
 struct rollout_rules {
 	uint64_t interval_us;  /* promotions at most this often (jitter of 5 %) */
@@ -45,7 +45,9 @@ struct ro_op {
 	uint32_t to, left; /* WHY_BACK: where it goes in the end, what it leaves */
 	bool tried_load, cancelled; /* WHY_BACK: has loaded; has stopped another operation */
 	bool by_itself;             /* WHY_BACK: nobody asked */
+	uint64_t since_us;          /* when this phase began */
 	char reason[160];           /* WHY_BACK: what the version that is left gets as its reason */
+	char request[RO_REQUEST];   /* WHY_BACK: the caller's name for it, "" = none: the server moves once for it */
 };
 
 struct ro_eval {
@@ -83,7 +85,7 @@ enum ro_event_kind {
 	RO_LEARNER,
 	RO_LEARNER_GONE,
 	RO_PROMOTE,   /* version, expected (-1 = no check) */
-	RO_ROLLBACK,  /* text: who */
+	RO_ROLLBACK,  /* text: who; request */
 	RO_PIN,       /* version, 0 = live */
 	RO_UNPIN,
 	RO_HOLD,      /* text: why */
@@ -109,12 +111,13 @@ struct ro_event {
 	bool by_operator, by_daemon;
 	bool full; /* RO_EVALUATED: no further requests will be held out, so undecided stays undecided */
 	const char *text; /* borrowed; may be NULL */
+	const char *request; /* borrowed; NULL or "" = none */
 };
 
 enum ro_action_kind {
 	RO_DO_EVALUATE, /* id, version, against */
 	RO_DO_LOAD,     /* id, version */
-	RO_DO_ACTIVATE, /* id, version, all, generation (checked when checked) */
+	RO_DO_ACTIVATE, /* id, version, all, generation (checked when checked), text = the request it is for, or "" */
 	RO_DO_CANARY,   /* id, version, permille, text = salt, generation (checked when checked); version 0: none */
 	RO_DO_UNLOAD,   /* version */
 	RO_DO_VERDICT,  /* version, verdict, text: to the learner */

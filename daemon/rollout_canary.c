@@ -42,6 +42,7 @@ static void send(struct rollout *r, struct ro_actions *a, uint32_t version, uint
 	struct ro_action *x = ro_do(a, RO_DO_CANARY, version);
 
 	r->op.phase = RO_CANARYING;
+	r->op.since_us = r->now_us;
 	r->op.version = version;
 	x->id = ++r->op.id;
 	x->permille = permille;

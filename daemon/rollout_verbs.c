@@ -58,6 +58,7 @@ void ro_on_rollback(struct rollout *r, const struct ro_event *ev, struct ro_acti
 		snprintf(r->op.reason, sizeof r->op.reason, "rolled back: %.140s", ev->text ? ev->text : "");
 	else
 		snprintf(r->op.reason, sizeof r->op.reason, "rolled back by an operator");
+	snprintf(r->op.request, sizeof r->op.request, "%s", ev->request ? ev->request : "");
 	r->op.why = RO_WHY_BACK;
 	r->op.left = r->s.live;
 	r->op.to = rollout_back_to(r);

@@ -159,7 +159,7 @@ static void web_do(struct web *w, struct evhttp_request *q, const char *verb, co
 	evhttp_connection_set_closecb(c, web_request_gone, x);
 	if (!strcmp(verb, "rollback")) {
 		snprintf(x->detail, sizeof x->detail, "version %u", live);
-		act_rollback(w->o.act, x->who, web_answered, x);
+		act_rollback(w->o.act, x->who, "", web_answered, x);
 	} else if (!strcmp(verb, "hold")) {
 		act_hold(w->o.act, reason ? json_string_value(reason) : "from the page", web_answered, x);
 	} else {

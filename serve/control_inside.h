@@ -1,4 +1,4 @@
-/* Shared between control.c, control_arms.c and control_probe.c only. */
+/* Shared between control.c and its control_*.c only. */
 #pragma once
 #include <jansson.h>
 #include <limits.h>
@@ -7,7 +7,7 @@
 #include "serve/control.h"
 #include "serve/engine.h"
 
-enum { MAX_STACK = 16 };
+enum { MAX_STACK = 16, MAX_MOVES = 16, REQUEST_ID = 64 };
 
 enum source { FROM_STORE, FROM_DAEMON, FROM_OPERATOR };
 
@@ -20,6 +20,12 @@ struct load_job {
 	char path[PATH_MAX], expect[65], sha[65];
 	int result;
 	struct errtext e;
+};
+
+struct control_move { /* a switch that was asked for under a name, and what it gave */
+	char id[REQUEST_ID];
+	uint64_t generation;
+	uint32_t live, previous;
 };
 
 struct control {
@@ -36,6 +42,8 @@ struct control {
 		json_t *cut; /* owned */
 	} cuts[4];         /* of the versions loaded last */
 	int next_cut;
+	struct control_move moves[MAX_MOVES]; /* the last ones */
+	int next_move;
 	bool capture;
 };
 
@@ -45,10 +53,30 @@ bool control_u32(const json_t *p, const char *name, bool required, uint32_t *ret
 void control_invalid(struct rpc_call *call, const char *name);
 /* A slot that holds the version ready to draft, or NULL. */
 const struct engine_slot *control_ready(const struct engine_status *s, uint32_t version);
+uint32_t control_live(const struct control *c);
+/* What a rollback would go to: the next in the stack that is still held; 0 = plain decoding. */
+uint32_t control_previous(const struct control *c, const struct engine_status *s);
+const char *control_source_name(enum source source);
 /* A version that is being loaded is answered; true then: it may be in its slot, but its weights are not checked yet. */
 bool control_loading(struct control *c, struct rpc_call *call, uint32_t version);
 /* An expected_generation that is not ours is answered; false then. */
 bool control_generation_fits(struct control *c, struct rpc_call *call, const json_t *p);
+
+/* control_load.c */
+void on_load(void *ctx, struct rpc_call *call, json_t *p);
+void on_unload(void *ctx, struct rpc_call *call, json_t *p);
+void control_load_disown(struct control *c); /* a rollback has come: nobody waits for the load that runs */
+void control_load_end(struct control *c);    /* waits for it; the loop has stopped */
+/* Same shapes do not make a draft fit: was the version in dir made for our target? A folder without a manifest is somebody's
+ * experiment and is taken at its word. */
+bool control_fits_target(struct control *c, const char *dir, struct errtext *e);
+void control_keep_cut(struct control *c, uint32_t version, const char *dir); /* for Status: what it was trained on */
+void control_drop(struct control *c, uint32_t version);
+
+/* control_status.c */
+void on_status(void *ctx, struct rpc_call *call, json_t *p);
+void on_capture(void *ctx, struct rpc_call *call, json_t *p);
+void on_config(void *ctx, struct rpc_call *call, json_t *p);
 
 struct probe_job;
 void on_probe(void *ctx, struct rpc_call *call, json_t *p);

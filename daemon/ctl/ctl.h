@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include "daemon/base/err.h"
 
-enum { EXIT_DONE = 0, EXIT_REFUSED = 1, EXIT_USAGE = 2, EXIT_NOBODY = 3 };
+enum { EXIT_DONE = 0, EXIT_REFUSED = 1, EXIT_USAGE = 2, EXIT_NOBODY = 3, EXIT_GOES_ON = 4 };
 enum { CTL_POSITIONAL = 4 };
 
 struct ctl_conf {

@@ -1,8 +1,9 @@
 /* redraftctl: the operator's word. One verb, one call, one answer; the table of verbs is all there is to know.
  *
- * Rollback is special: when redraftd does not answer, the server is asked itself.
+ * Rollback is special: when redraftd does not answer, the server is asked itself, under the same request id, so that
+ * nothing is rolled back twice when redraftd had moved the server before it died.
  * Exit: 0 done, 1 refused or failed (the sentence says why), 2 usage or bad input,
- * 3 nobody answers.
+ * 3 nobody answers, 4 it goes on: redraftd is at it still, and nothing is known of how it will end.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -75,7 +76,7 @@ static const struct ctl_verb ctl_verbs[] = {
 
 /* ---- the table as a help page ---- */
 
-static const char ctl_first[] = "asks and commands redraftd\n\n", ctl_last[] = "\nExit status: 0 done, 1 refused or failed, 2 usage, 3 nobody answers.";
+static const char ctl_first[] = "asks and commands redraftd\n\n", ctl_last[] = "\nExit status: 0 done, 1 refused or failed, 2 usage, 3 nobody answers, 4 it goes on and is not done yet.";
 
 static char *ctl_summary(void)
 {
@@ -227,7 +228,7 @@ static void ctl_error(const struct ctl_conf *c, const char *name, const char *te
 
 int ctl_say(const struct ctl_conf *c, int status, const char *text)
 {
-	ctl_error(c, status == EXIT_NOBODY ? "nobody answers" : status == EXIT_USAGE ? "bad input" : "not done", text);
+	ctl_error(c, status == EXIT_NOBODY ? "nobody answers" : status == EXIT_USAGE ? "bad input" : status == EXIT_GOES_ON ? "not done yet" : "not done", text);
 	return status;
 }
 
@@ -261,6 +262,31 @@ int ctl_print(const struct ctl_conf *c, const struct ctl_verb *v, json_t *reply,
 	return status;
 }
 
+/* Under socket activation a daemon that cannot start still has a socket that takes calls and never answers. Who does not say its
+ * name at once is dead. */
+static int ctl_is_there(const struct ctl_conf *c, struct errtext *e)
+{
+	json_t *info = NULL;
+	int ms = c->timeout * 1000 < CTL_PING_MS ? (int)(c->timeout * 1000) : CTL_PING_MS;
+	int r = rpc_call_sync(c->socket, "org.varlink.service.GetInfo", NULL, ms, &info, e);
+
+	json_decref(info);
+	return r < 0 ? r : 0;
+}
+
+/* No answer to a change in time. Whoever is there is at it still: that is no failure, and must not be taken for one. */
+static int ctl_unanswered(const struct ctl_verb *v, const struct ctl_conf *c, int r, const struct errtext *e)
+{
+	struct errtext ignored = {.text = ""};
+	char text[300];
+
+	if (r != -ETIMEDOUT || v->reads || ctl_is_there(c, &ignored) < 0)
+		return ctl_failed(c, r, e);
+	snprintf(text, sizeof text, "%s goes on: redraftd has not answered within %.4g s and is at it still. %s tells how it ends; --timeout SECONDS waits longer", v->name,
+		 c->timeout, !strcmp(v->name, "promote") ? "redraftctl status (what is being switched to, what is live) or explain N" : "redraftctl audit, or tail,");
+	return ctl_say(c, EXIT_GOES_ON, text);
+}
+
 static int ctl_plain(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
 {
 	json_t *params = ctl_params(v, c, pos, n_pos), *reply = NULL;
@@ -271,21 +297,15 @@ static int ctl_plain(const struct ctl_verb *v, const struct ctl_conf *c, const c
 		return EXIT_USAGE;
 	r = ctl_call(c, v->method, v->reads, params, &reply, &e);
 	json_decref(params);
-	return r ? ctl_failed(c, r, &e) : ctl_print(c, v, reply, EXIT_DONE);
+	return r ? ctl_unanswered(v, c, r, &e) : ctl_print(c, v, reply, EXIT_DONE);
 }
 
 /* ---- verbs with a way of their own ---- */
 
-/* Under socket activation a daemon that cannot start still has a socket that takes calls and never answers. A
- * rollback does not wait for it: who does not say its name at once is dead. */
-static int ctl_is_there(const struct ctl_conf *c, struct errtext *e)
+/* What redraftd says instead of an answer when it is stopping: as good as none. */
+static bool ctl_is_leaving(int r, const struct errtext *e)
 {
-	json_t *info = NULL;
-	int ms = c->timeout * 1000 < CTL_PING_MS ? (int)(c->timeout * 1000) : CTL_PING_MS;
-	int r = rpc_call_sync(c->socket, "org.varlink.service.GetInfo", NULL, ms, &info, e);
-
-	json_decref(info);
-	return r < 0 ? r : 0;
+	return r == RPC_E_REMOTE && !strncmp(e->text, "io.redraft.Busy", 15);
 }
 
 static int ctl_rollback(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
@@ -300,7 +320,7 @@ static int ctl_rollback(const struct ctl_verb *v, const struct ctl_conf *c, cons
 	if (!r)
 		r = ctl_call(c, v->method, false, params, &reply, &e);
 	json_decref(params);
-	if (r < 0) {
+	if (r < 0 || ctl_is_leaving(r, &e)) {
 		fprintf(stderr, "redraftctl: redraftd does not answer (%.150s); asking the server itself\n", e.text);
 		r = rpc_call_sync(c->serve_socket, "io.redraft.Serve.Rollback", json_pack("{s:s}", "request_id", ctl_request_id()),
 				  (int)(c->timeout * 1000), &reply, &e);
@@ -358,7 +378,7 @@ static int ctl_topics(const struct ctl_verb *v, const struct ctl_conf *c, const 
 	r = ctl_call(c, v->method, false, params, &reply, &e);
 	json_decref(params);
 	if (r)
-		return ctl_failed(c, r, &e);
+		return ctl_unanswered(v, c, r, &e);
 	good = json_is_true(json_object_get(reply, "good"));
 	return ctl_print(c, v, reply, good ? EXIT_DONE : EXIT_REFUSED);
 }

@@ -43,8 +43,8 @@ struct engine_kind {
 	const char *name;
 	void (*status)(struct engine *x, engine_done *done, void *arg);
 	void (*load)(struct engine *x, uint32_t version, const char *path, const char *sha, engine_done *done, void *arg);
-	/* all: running requests move too. expected < 0: no check */
-	void (*activate)(struct engine *x, uint32_t version, bool all, int64_t expected, bool by_operator,
+	/* all: running requests move too. expected < 0: no check. request: "", or the caller's name for it: under it once */
+	void (*activate)(struct engine *x, uint32_t version, bool all, int64_t expected, bool by_operator, const char *request,
 			 engine_done *done, void *arg);
 	/* permille of the conversations draft with version; version 0: none. NULL: this engine has no canary. expected < 0: no check */
 	void (*canary)(struct engine *x, uint32_t version, uint32_t permille, const char *salt, int64_t expected, engine_done *done,

@@ -139,7 +139,7 @@ static void native_load(struct engine *x, uint32_t version, const char *path, co
 		    done, arg);
 }
 
-static void native_activate(struct engine *x, uint32_t version, bool all, int64_t expected, bool by_operator,
+static void native_activate(struct engine *x, uint32_t version, bool all, int64_t expected, bool by_operator, const char *request,
 			    engine_done *done, void *arg)
 {
 	json_t *p = json_pack("{s:I, s:s, s:s}", "version", (json_int_t)version, "move", all ? "all" : "new", "source",
@@ -149,6 +149,8 @@ static void native_activate(struct engine *x, uint32_t version, bool all, int64_
 		(void)json_object_set_new(p, "deadline_ms", json_integer(MOVE_DEADLINE_MS));
 	if (p && expected >= 0)
 		(void)json_object_set_new(p, "expected_generation", json_integer(expected));
+	if (p && request[0])
+		(void)json_object_set_new(p, "request_id", json_string(request));
 	native_call(x, "io.redraft.Serve.Activate", p, ACTIVATE_MS, done, arg);
 }
 

@@ -55,11 +55,8 @@ class Pair:
         return varlink.call(self.sockets["daemon"], f"io.redraft.Daemon.{method}", 30.0, **parameters)
 
     def submit(self, seed):
-        folder = self.dir / "store" / "incoming" / f"draft-{seed}"
-        sha = random_draft.write(folder, "toy", seed)
         fp = varlink.call(self.sockets["serve"], "io.redraft.Serve.Status")["target_fp"]
-        (folder / "submit.json").write_text(json.dumps({"schema": 1, "target_fp": fp, "weights_sha": sha, "parent": 0, "training": {}}))
-        number = self.ask("Submit", path=str(folder))["version"]
+        number = self.ask("Submit", path=random_draft.submission(self.dir / "store", fp, seed))["version"]
         self.ask("Promote", version=number)
         return number
 

@@ -4,7 +4,6 @@ engine without a fault, and after each one, nothing.
 The programs are real; the target is a toy that a draft can foretell (toy_model.py --echo: accept length near 3), because a check
 that compares acceptance sees nothing where nothing is accepted. The checks look every second or two here; by default once an hour, and the probes every ten minutes.
 """
-import json
 import random
 import re
 import subprocess
@@ -34,11 +33,8 @@ FAULTS = {
 
 
 def submit(stack, seed, target, wrong):
-    folder = stack.store / "incoming" / f"by-hand-{seed}"
-    sha = random_draft.write(folder, "toy", seed, target, wrong=wrong)
-    (folder / "submit.json").write_text(json.dumps({"schema": 1, "target_fp": stack.status("serve")["target_fp"], "weights_sha": sha, "parent": 0,
-                                                    "training": {"step": seed}, "program_commit": "test"}))
-    return stack.call("daemon", "Submit", path=str(folder))["version"]
+    folder = random_draft.submission(stack.store, stack.status("serve")["target_fp"], seed, head=target, wrong=wrong)
+    return stack.call("daemon", "Submit", path=folder)["version"]
 
 
 def question(i):

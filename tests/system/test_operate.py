@@ -27,11 +27,8 @@ ROLLBACKS = int(os.environ.get("REDRAFT_ROLLBACKS", "50"))
 
 def submit(stack, seed, parent=0):
     """A random draft for the toy target, handed in as the learner would."""
-    folder = stack.store / "incoming" / f"by-hand-{seed}"
-    sha = random_draft.write(folder, "toy", seed)
-    (folder / "submit.json").write_text(json.dumps({"schema": 1, "target_fp": stack.status("serve")["target_fp"], "weights_sha": sha, "parent": parent,
-                                                    "training": {"step": seed, "loss": 1.5 / seed}, "program_commit": "test"}))
-    return stack.call("daemon", "Submit", path=str(folder))["version"]
+    folder = random_draft.submission(stack.store, stack.status("serve")["target_fp"], seed, parent, {"step": seed, "loss": 1.5 / seed})
+    return stack.call("daemon", "Submit", path=folder)["version"]
 
 
 @pytest.fixture
@@ -179,6 +176,47 @@ def test_backup_under_load_and_restore(operated, tmp_path):
     assert {v["version"] for v in s.ctl_json("versions")["versions"]} == {v["number"] for v in state["versions"]}
     records = s.ctl_json("audit", "--verify", "--last", 1000)["records"]
     assert any(r["what"] == "Restore" and r["why"] == "disk was lost" for r in records)
+
+
+def test_a_daemon_that_dies_between_the_move_and_its_answer(operated, monkeypatch):
+    """redraftctl asks the server under the same request id: one step back, not two; the daemon then finds where the server is."""
+    s = operated
+    third = submit(s, 3, s.two)
+    assert s.ctl("promote", third)[0] == 0
+    s.children["daemon"].stop()
+    monkeypatch.setenv("REDRAFT_CRASH_AT", "act-activated")
+    s.again("daemon")
+    s.wait("the server is known", 20, lambda: s.status("daemon").get("serve", {}).get("up"), "daemon")
+    rc, out, err = s.ctl("--json", "rollback")
+    assert rc == 0 and "asking the server itself" in err, (rc, out, err)
+    assert json.loads(out)["live"] == s.two == s.status("serve")["live"], out
+    assert s.children["daemon"].proc.wait(20) == 137
+    monkeypatch.delenv("REDRAFT_CRASH_AT")
+    s.again("daemon")
+    s.wait("it is taken over", 20, lambda: s.status("daemon").get("live") == s.two, "daemon")
+    states = {v["version"]: v["state"] for v in s.ctl_json("versions")["versions"]}
+    assert states[third] == "quarantined" and states[s.two] == "live" and states[s.one] == "previous", states
+
+
+def test_a_promote_that_takes_long_is_no_failure(operated):
+    """The server holds still while it should load: redraftctl's time runs out, and it says that it goes on; it does, and ends well."""
+    s = operated
+    third = submit(s, 3, s.two)
+    s.children["serve"].signal(signal.SIGSTOP)
+    try:
+        rc, out, err = s.ctl("promote", third, "--timeout", "0.5")
+        moving = s.call("daemon", "Status")["moving"]
+    finally:
+        s.children["serve"].signal(signal.SIGCONT)
+    assert rc == 4 and "goes on" in err and "redraftctl status" in err and not out, (rc, out, err)
+    assert moving["version"] == third and moving["phase"] in ("loading", "activating") and moving["why"] == "promote", moving
+    s.wait("it is live", 60, lambda: s.status("daemon").get("live") == third, "daemon")
+    assert s.status("daemon")["moving"]["phase"] == "" and s.status("serve")["live"] == third
+    s.children["daemon"].signal(signal.SIGSTOP)  # who says nothing at all is not at it
+    try:
+        assert s.ctl("promote", s.one, "--timeout", "0.5")[0] == 3
+    finally:
+        s.children["daemon"].signal(signal.SIGCONT)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user's word needs root to take it")

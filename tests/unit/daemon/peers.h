@@ -20,7 +20,7 @@ struct peers {
 	uint32_t live, previous, canary, permille, loaded[16];
 	char salt[33];
 	int n_loaded, n_loads, n_activations;
-	char source[16];
+	char source[16], request[64]; /* of the last activation */
 	int probe_accepted, n_probes;
 	bool hold_back; /* the replay of an older version is not answered yet */
 	struct rpc_call *back;
@@ -108,6 +108,7 @@ static void peers_activate(void *ctx, struct rpc_call *call, json_t *params)
 	uint32_t version = (uint32_t)json_integer_value(json_object_get(params, "version"));
 	json_t *expected = json_object_get(params, "expected_generation");
 	const char *source = json_string_value(json_object_get(params, "source"));
+	const char *request = json_string_value(json_object_get(params, "request_id"));
 
 	pthread_mutex_lock(&p->lock);
 	if (p->refuse_activate || (version && !peers_has(p, version))) {
@@ -122,6 +123,7 @@ static void peers_activate(void *ctx, struct rpc_call *call, json_t *params)
 		p->generation++;
 		p->n_activations++;
 		snprintf(p->source, sizeof p->source, "%s", source ? source : "daemon");
+		snprintf(p->request, sizeof p->request, "%s", request ? request : "");
 		rpc_reply(call, json_pack("{s:I, s:I, s:I}", "generation", (json_int_t)p->generation, "live", (json_int_t)p->live,
 					  "previous", (json_int_t)p->previous));
 	}

@@ -145,6 +145,7 @@ static void a_retry_is_harmless(void **state)
 	json_decref(a);
 	json_decref(b);
 	assert_int_equal(field("live"), 2);
+	assert_string_equal(peers.request, "r1"); /* so the server knows it too, should we be gone when it is asked again */
 }
 
 static void rollback_while_loading(void **state)

@@ -270,6 +270,42 @@ static void test_switching_and_back(void **state)
 	stop();
 }
 
+static json_t *named(const char *id)
+{
+	return json_pack("{s:s}", "request_id", id);
+}
+
+/* The daemon moved us and died before it could say so: whoever asks again under the same name moves nothing. */
+static void test_a_request_moves_once(void **state)
+{
+	char id[20];
+	int g;
+
+	(void)state;
+	start();
+	for (int i = 1; i <= 3; i++) {
+		load(i);
+		moved(call("Activate", to(i, "new")), i, i - 1);
+	}
+	g = moved(call("Activate", json_pack("{s:i,s:s,s:s,s:s}", "version", 2, "move", "all", "source", "operator", "request_id", "r")), 2, 1);
+	assert_int_equal(g, moved(call("Rollback", named("r")), 2, 1));
+	assert_int_equal(g, moved(call("Activate", json_pack("{s:i,s:s,s:s}", "version", 2, "move", "all", "request_id", "r")), 2, 1));
+	is_live(2, "operator");
+	assert_int_equal(g + 1, moved(call("Rollback", named("s")), 1, 0));
+	assert_int_equal(g, moved(call("Rollback", named("r")), 2, 1)); /* what it gave then */
+	is_live(1, "operator");
+	refused("control", "Activate", json_pack("{s:i,s:s,s:s}", "version", 9, "move", "all", "request_id", "t"), "BadVersion");
+	moved(call("Activate", json_pack("{s:i,s:s,s:s}", "version", 3, "move", "all", "request_id", "t")), 3, 1); /* a refusal is no move */
+	for (int i = 0; i < 16; i++) {
+		snprintf(id, sizeof id, "u%d", i);
+		moved(call("Activate", json_pack("{s:i,s:s,s:s}", "version", 2 + i % 2, "move", "all", "request_id", id)), 2 + i % 2, i % 2 ? 1 : 3);
+	}
+	refused("control", "Rollback", json_pack("{s:i}", "request_id", 7), "InvalidParameter");
+	refused("control", "Rollback", named("0123456789012345678901234567890123456789012345678901234567890123"), "InvalidParameter");
+	moved(call("Rollback", named("r")), 1, 0); /* sixteen later it is a new one */
+	stop();
+}
+
 static void test_full_slots_make_room(void **state)
 {
 	(void)state;
@@ -474,6 +510,7 @@ int main(void)
 		cmocka_unit_test(test_switching_and_back),
 		cmocka_unit_test(test_full_slots_make_room),
 		cmocka_unit_test(test_canary),
+		cmocka_unit_test(test_a_request_moves_once),
 		cmocka_unit_test(test_rollback_during_a_load),
 		cmocka_unit_test(test_start_and_override),
 		cmocka_unit_test(test_start_without_what_the_state_names),
