@@ -93,7 +93,8 @@ json_t *report_status(struct act *a, struct watch *w, struct audit *audit, uint6
 	return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:o, s:o, s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "pid", (int)getpid(), "uptime_s",
 			 (json_int_t)((clock_us() - start_us) / 1000000), "generation", (json_int_t)r->s.generation, "live",
 			 (json_int_t)r->s.live, "previous", (json_int_t)r->s.previous, "base", (json_int_t)r->s.base, "pin",
-			 (json_int_t)r->s.pin, "hold", (int)r->s.hold, "paused", (int)r->s.paused, "frozen", (int)r->frozen, "moving", report_moving(r), "canary", report_canary(a), "target_fp", fp[0] ? fp : NULL, "serve",
+			 (json_int_t)r->s.pin, "hold", (int)r->s.hold, "paused", (int)r->s.paused, "frozen", (int)r->frozen, "moving",
+			 report_moving(r), "canary", report_canary(a), "target_fp", fp[0] ? fp : NULL, "serve",
 			 report_peer(act_serve_status(a), r->serve_up), "learn", report_peer(act_learn_status(a), r->learn_up), "domains",
 			 w ? watch_domains(w) : json_object(), "last_event", report_text(act_last_event(a)), "audit", audit ? audit_status(audit) : json_null(), "watch",
 			 w ? watch_kafka(w) : json_null());
