@@ -177,12 +177,12 @@ static void redraftd_second(void *arg)
 	act_canary(d->act, d->watch);
 	act_collapse(d->act, d->watch);
 	act_probe(d->act);
-	while (watch_said(d->watch, text, sizeof text)) {
+	watch_audit_tick(d->audit_topic);
+	while (watch_said(d->watch, text, sizeof text) || watch_audit_said(d->audit_topic, text, sizeof text)) {
 		log_warn("%s", text);
 		news_say(d->news, "kafka", act_rollout(d->act)->s.live, "%s", text);
 	}
 	report_metrics(d->metrics, d->act);
-	watch_audit_tick(d->audit_topic);
 	loop_timer_set(d->second, 1000000);
 }
 
