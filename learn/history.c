@@ -42,11 +42,13 @@ void history_find(const struct runs *s, const struct join *open, const struct ru
 			break;
 		int rows = (int)(at->pos0 - up->pos0);
 		h.kind = HISTORY_DEEP;
-		if (h.n == HISTORY_MAX_LINKS || h.total + rows + r->n > HISTORY_MAX_ROWS)
+		if (h.n == HISTORY_MAX_LINKS)
 			break;
 		h.link[h.n] = up;
 		h.rows[h.n++] = rows;
 		h.total += rows;
+		if (h.total + r->n > HISTORY_MAX_ROWS) /* the nearest of them are of use as context */
+			break;
 		h.kind = HISTORY_WHOLE;
 		at = up;
 	}

@@ -56,7 +56,7 @@ static int find(const struct join *j, const struct trace_record *r, int partitio
 static bool continues(const struct join_open *o, const struct trace_record *r)
 {
 	return r->meta.run == o->next_run && r->positions[0] == o->next_pos && r->token_ids[0] == o->next_token &&
-	       (r->K == o->K || !r->T_gen || !o->K) && o->run.n_refs < RUN_MAX_RECORDS;
+	       (r->K == o->K || !r->T_gen || !o->K);
 }
 
 static uint64_t name_of(const struct join *j, int partition, const char *producer, const char *request, size_t request_len)
@@ -125,8 +125,9 @@ static int start(struct join *j, const struct trace_record *r, int partition)
 int join_add(struct join *j, const struct trace_record *r, int partition, int64_t offset, int64_t time_s, struct pool_ref ref)
 {
 	int i = find(j, r, partition), k;
-	if (i >= 0 && !continues(&j->open[i], r)) {
-		j->gaps++;
+	bool whole = i >= 0 && continues(&j->open[i], r), full = whole && j->open[i].run.n_refs == RUN_MAX_RECORDS;
+	if (i >= 0 && (!whole || full)) {
+		j->gaps += !whole;
 		if ((k = close_at(j, i)))
 			return k;
 		i = -1;
@@ -137,6 +138,10 @@ int join_add(struct join *j, const struct trace_record *r, int partition, int64_
 		i = j->n - 1;
 	}
 	struct join_open *o = &j->open[i];
+	if (full) { /* the request goes on in another run, whose history is the one just closed */
+		o->run.parent = o->run.name;
+		o->run.parent_rows = o->run.pos0;
+	}
 	if ((k = run_ref_add(&o->run, ref)) || (k = hash_tokens(o, r)))
 		return k;
 	if (o->run.n == 0 || time_s < o->run.born)

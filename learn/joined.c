@@ -131,10 +131,10 @@ struct reading {
 	uint32_t vocab;
 	struct buf blob;
 	struct piece *v;
-	int n;
+	int n, from; /* pieces; row of the run at which its own begin */
 };
 
-/* Rows [lo, hi) of a run as pieces; records outside them are let go at once. */
+/* Rows [lo, hi) of a run as pieces, its own as whole records; records outside them are let go at once. */
 static int read_rows(struct reading *x, const struct run *r, int lo, int hi, bool own)
 {
 	int at = 0;
@@ -156,6 +156,11 @@ static int read_rows(struct reading *x, const struct run *r, int lo, int hi, boo
 		if (p->lo >= p->hi) {
 			record_done(&p->r);
 			continue;
+		}
+		if (own) { /* rounds count from the first row of their record */
+			x->from = x->n && v[x->n - 1].own ? x->from : at - p->r.T;
+			p->lo = 0;
+			p->hi = p->r.T;
 		}
 		x->n++;
 		if (p->r.H_t != v[0].r.H_t)
@@ -192,15 +197,16 @@ static bool consecutive(const struct joined *j)
 	return true;
 }
 
-int joined_load_after(struct pool *p, const struct history *h, int max_rows, const struct run *r, uint32_t vocab, struct joined *ret)
+int joined_load_rows(struct pool *p, const struct history *h, int max_rows, const struct run *r, int lo, int hi, uint32_t vocab, struct joined *ret)
 {
 	struct reading x = {.pool = p, .vocab = vocab, .blob = BUF_INIT(0)};
 	struct joined j = {0};
 	int k = h && max_rows > 0 ? read_history(&x, h, max_rows) : 0;
 	if (!k)
-		k = read_rows(&x, r, 0, r->n, true);
+		k = read_rows(&x, r, lo > 0 ? lo : 0, hi < r->n ? hi : r->n, true);
 	if (!k)
 		k = x.n ? reserve(&j, x.v, x.n) : -EIO;
+	j.from = x.from;
 	for (int i = 0; i < x.n && !k; i++)
 		append(&j, &x.v[i]);
 	if (!k && !consecutive(&j))
@@ -215,6 +221,11 @@ int joined_load_after(struct pool *p, const struct history *h, int max_rows, con
 	}
 	*ret = j;
 	return 0;
+}
+
+int joined_load_after(struct pool *p, const struct history *h, int max_rows, const struct run *r, uint32_t vocab, struct joined *ret)
+{
+	return joined_load_rows(p, h, max_rows, r, 0, r->n, vocab, ret);
 }
 
 int joined_load(struct pool *p, const struct run *r, uint32_t vocab, struct joined *ret)

@@ -27,7 +27,7 @@ static uint64_t bytes(const struct run *r)
 
 bool keep_replayable(const struct learner *l, const struct run *r)
 {
-	return r->state == RUN_TRAINED && !r->bad && r->epochs < l->o.max_epochs;
+	return r->state == RUN_TRAINED && !r->bad && r->epochs < l->o.max_epochs && r->n - r->first >= JOIN_MIN_ROWS;
 }
 
 static int domains(const struct learner *l)

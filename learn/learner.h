@@ -65,6 +65,7 @@ struct learner_counts {
 	uint64_t history[HISTORY_N]; /* runs that closed, by how far their history went */
 	uint64_t out[OUT_N];         /* what was left out, by rule */
 	uint64_t repeated_rows;
+	uint64_t shortened, shortened_rows; /* runs of which only the newest rows are learned from: their request had more than its most */
 };
 
 struct learner {

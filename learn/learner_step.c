@@ -13,7 +13,7 @@
 #include "kernels/comm.h"
 #include "learn/keep.h"
 
-enum { MIN_WINDOW = 8, MAX_REPLAY_DOMAINS = 32 };
+enum { MIN_WINDOW = 8, MAX_REPLAY_DOMAINS = 32, ROUND_REACH = 256 /* rows from a round's first to the one it was refused at, and more */ };
 
 /* ---- choosing ---- */
 
@@ -142,17 +142,18 @@ static void note(struct learner *l, const struct train_result *r)
 	}
 }
 
-/* The run behind as much of its history as a step takes. History that cannot be read is done without. */
-static int load_window(struct learner *l, struct run *r, int row0, struct joined *ret)
+/* Rows [row0, row0+n) of the run behind as much of their history as a step takes, and the two behind them, which teach the last.
+ * History that cannot be read is done without. */
+static int load_window(struct learner *l, struct run *r, int row0, int n, struct joined *ret)
 {
 	struct history h;
-	int want = l->o.history_rows - row0;
+	int want = l->o.history_rows - row0, lo = row0 - l->o.history_rows - ROUND_REACH, hi = row0 + n + 2;
 	history_find(&l->runs, &l->join, r, &h);
-	int k = joined_load_after(l->pool, &h, want, r, (uint32_t)l->fz->V, ret);
+	int k = joined_load_rows(l->pool, &h, want, r, lo, hi, (uint32_t)l->fz->V, ret);
 	if (k != -EIO || !h.n || want <= 0)
 		return k;
 	l->n.history_damaged++;
-	return joined_load(l->pool, r, (uint32_t)l->fz->V, ret);
+	return joined_load_rows(l->pool, NULL, 0, r, lo, hi, (uint32_t)l->fz->V, ret);
 }
 
 /* Train rows [row0, row0+n) of a run. A run that cannot be read or gives a non-finite step is never chosen again. */
@@ -161,8 +162,8 @@ static int train(struct learner *l, struct run *r, int row0, int n)
 	struct joined j = {0};
 	struct train_batch b;
 	struct train_result res = {0};
-	int weighted = 0, k = load_window(l, r, row0, &j);
-	int at = j.history + row0, lead = at < l->o.history_rows ? at : l->o.history_rows;
+	int weighted = 0, k = load_window(l, r, row0, n, &j);
+	int at = j.history + row0 - j.from, lead = at < l->o.history_rows ? at : l->o.history_rows;
 	if (!k)
 		k = batch_build(&l->batcher, &j, at - lead, lead + n, lead, &b, &weighted);
 	/* Most kinds of loss are a mean over all rows. per_row: as if there were no lead, for people; per_weighted: over the rows with weight, for

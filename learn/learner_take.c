@@ -155,15 +155,35 @@ int learner_take_one(struct learner *l, int partition, int64_t offset, int64_t t
 	return k;
 }
 
+/* A request longer than what one may give: its newest rows are learned from, those before them are history. */
+static void shorten(struct learner *l, struct run *r)
+{
+	uint64_t rows = 0, runs = 0;
+	if (l->o.request_rows)
+		rules_request(&l->runs, r, l->o.request_rows, &rows, &runs);
+	l->n.shortened += runs;
+	l->n.shortened_rows += rows;
+	if (rows)
+		(void)snprintf(l->last_bad, sizeof l->last_bad, "partition %d: a request with rows up to position %u: its newest %" PRId64 " are learned from (train.request_rows)",
+			       r->partition, r->pos0 + (uint32_t)r->n, l->o.request_rows);
+}
+
 /* Not to be learned from as a run: counted, true. */
 static bool run_ruled_out(struct learner *l, struct run *r)
 {
 	history_chain(&l->runs, r);
 	r->first = l->o.dedup ? history_repeated(&l->runs, r) : 0;
 	l->n.repeated_rows += (uint64_t)r->first;
-	enum rule_out why = r->n - r->first < JOIN_MIN_ROWS ? OUT_REPEATED
-			    : l->o.request_rows && rules_request_rows(&l->runs, r) + r->n > l->o.request_rows ? OUT_REQUEST
-			    : !rules_tenant(&l->rules, r->tenant, r->n - r->first, l->o.tenant_share, l->o.tenant_window) ? OUT_TENANT : OUT_N;
+	enum rule_out why = OUT_N;
+	if (r->n - r->first < JOIN_MIN_ROWS)
+		why = OUT_REPEATED;
+	else {
+		shorten(l, r);
+		if (r->n - r->first < JOIN_MIN_ROWS)
+			why = OUT_REQUEST;
+		else if (!rules_tenant(&l->rules, r->tenant, r->n - r->first, l->o.tenant_share, l->o.tenant_window))
+			why = OUT_TENANT;
+	}
 	if (why != OUT_N)
 		l->n.out[why]++;
 	return why != OUT_N;

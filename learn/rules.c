@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "learn/join.h"
+
 static const char *const words[OUT_N] = {"scale", "quarantined", "repeated", "tenant", "request", "expired"};
 
 const char *rule_word(enum rule_out x)
@@ -76,13 +78,36 @@ bool rules_tenant(struct rules *x, uint64_t tenant, int n, double share, int64_t
 	return true;
 }
 
-int64_t rules_request_rows(const struct runs *s, const struct run *r)
+static bool same_request(const struct run *x, const struct run *r)
 {
-	int64_t n = 0;
+	return r->name && x->name == r->name;
+}
+
+/* x moves its first lesson by at most `over` rows; what is left of over. */
+static int64_t give_way(struct run *x, int64_t over, uint64_t *rows, uint64_t *runs)
+{
+	int64_t has = x->n - x->first, gives = over < has ? over : has;
+	if (gives <= 0)
+		return over;
+	*runs += 1;
+	*rows += (uint64_t)gives;
+	x->first += (int)gives;
+	if (x->n - x->first < JOIN_MIN_ROWS) /* nothing to wait for */
+		x->state = RUN_TRAINED;
+	return over - gives;
+}
+
+void rules_request(struct runs *s, struct run *r, int64_t most, uint64_t *ret_rows, uint64_t *ret_runs)
+{
+	int64_t over = r->n - r->first - most;
+	*ret_rows = *ret_runs = 0;
 	for (int i = 0; i < s->n; i++)
-		if (r->name && s->v[i].name == r->name)
-			n += s->v[i].n;
-	return n;
+		over += same_request(&s->v[i], r) ? s->v[i].n - s->v[i].first : 0;
+	for (int i = 0; i < s->n && over > 0; i++) /* the runs are in the order in which they closed: oldest first */
+		if (same_request(&s->v[i], r) && s->v[i].state == RUN_QUEUED)
+			over = give_way(&s->v[i], over, ret_rows, ret_runs);
+	if (over > 0)
+		(void)give_way(r, over, ret_rows, ret_runs);
 }
 
 json_t *rules_to_json(const struct rules *x)

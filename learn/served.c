@@ -99,7 +99,7 @@ static int one_run(struct learner *l, const struct run *run, const struct draft 
 	struct rounds x;
 	struct history h;
 	history_find(&l->runs, &l->join, run, &h);
-	if (h.kind != HISTORY_WHOLE || joined_load_after(l->pool, &h, h.total, run, (uint32_t)l->fz->V, &j))
+	if (h.kind != HISTORY_WHOLE || h.total + run->n > HISTORY_MAX_ROWS || joined_load_after(l->pool, &h, h.total, run, (uint32_t)l->fz->V, &j))
 		return 0; /* a chain whose history is missing is no fair one */
 	int r = rounds_new(&x, j.n_rounds);
 	if (!r)

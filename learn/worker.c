@@ -269,8 +269,9 @@ static json_t *left_out(const struct learner_counts *n)
 		(void)json_object_set_new(out, rule_word((enum rule_out)i), json_integer((json_int_t)n->out[i]));
 	for (int i = 0; i < HISTORY_N; i++)
 		(void)json_object_set_new(history, history_word((enum history_kind)i), json_integer((json_int_t)n->history[i]));
+	(void)json_object_set_new(out, "shortened", json_integer((json_int_t)n->shortened));
 	(void)json_object_set_new(history, "damaged", json_integer((json_int_t)n->history_damaged));
-	return json_pack("{s:o,s:o,s:I}", "left_out", out, "history", history, "repeated_rows", (json_int_t)n->repeated_rows);
+	return json_pack("{s:o,s:o,s:I,s:I}", "left_out", out, "history", history, "repeated_rows", (json_int_t)n->repeated_rows, "shortened_rows", (json_int_t)n->shortened_rows);
 }
 
 json_t *worker_describe(struct worker *w)

@@ -56,7 +56,7 @@ static inline struct learner *open_ok(const struct learner_options *o, struct de
 	return l;
 }
 
-/* A version as the daemon would have numbered it: manifest in place, folder renamed. */
+/* A version as the daemon would have numbered it: manifest in place, then the folder renamed (who calls it may be killed). */
 static inline uint32_t accept_candidate(struct world *w, const char *name, uint32_t n)
 {
 	char from[512], to[512], versions[400];
@@ -66,7 +66,7 @@ static inline uint32_t accept_candidate(struct world *w, const char *name, uint3
 	(void)snprintf(versions, sizeof versions, "%s/versions", w->store);
 	(void)snprintf(to, sizeof to, "%s/%u", versions, n);
 	assert_int_equal(fs_mkdirs(versions), 0);
-	if (rename(from, to)) /* numbered in an earlier life */
+	if (access(from, F_OK))
 		return n;
 	memcpy(m.target_fp, TW_FP, 65);
 	memcpy(m.draft_fp, TW_FP, 65);
@@ -74,7 +74,8 @@ static inline uint32_t accept_candidate(struct world *w, const char *name, uint3
 	memcpy(m.model_sha, TW_FP, 65);
 	memcpy(m.config_sha, TW_FP, 65);
 	(void)snprintf(m.created, sizeof m.created, "2026-01-01T00:00:00.000Z");
-	assert_int_equal(manifest_write(to, &m, &e), 0);
+	assert_int_equal(manifest_write(from, &m, &e), 0);
+	(void)!rename(from, to); /* there already: numbered in an earlier life, and written again by the journal's repeat */
 	return n;
 }
 

@@ -1,6 +1,6 @@
-/* The learner is exact: killed at any point and started again, any number of times,
- * it ends with the same weights, bit for bit, as a run that repeats its journal
- * unbroken; whoever shares the work (threads) and whether records come back from
+/* The learner is exact: killed at any point (between its operations, inside its writes, or by SIGKILL at a moment that
+ * nobody chose) and started again, any number of times, it ends with the same weights, bit for bit, as a run that
+ * repeats its journal unbroken; whoever shares the work (threads) and whether records come back from
  * the pool's tail or from the log changes nothing. A disk that is full at any write ends it with a sentence, and it
  * is as exact afterwards. And what is not exact is said: a log that lost records.
  *
@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include "tests/unit/learn/learner_world.h"
@@ -201,11 +202,34 @@ static void resumed(struct world *w, const char *state, char hex[65], int64_t *s
 	dev_free(d);
 }
 
+/* Are the weights those of an unbroken repeat of the journal, by one thread and by two? */
+static void same_as_unbroken(struct world *w, const char *state, struct learner_counts *ret, int64_t *ret_steps, char ret_sha[65])
+{
+	char again[300], journal[400], b[65];
+	struct learner_counts nb;
+	int64_t sb;
+	(void)snprintf(again, sizeof again, "%s/again", w->dir);
+	(void)snprintf(journal, sizeof journal, "%s/journal", state);
+	resumed(w, state, ret_sha, ret_steps, ret);
+	for (int threads = 1; threads <= 2; threads++) {
+		follow(w, journal, again, threads, b, &sb, &nb);
+		assert_int_equal(*ret_steps, sb);
+		assert_string_equal(ret_sha, b);
+		assert_memory_equal(ret, &nb, sizeof nb);
+		assert_int_equal(fs_remove_tree(again), 0);
+	}
+}
+
 static void remove_pool(const char *state)
 {
 	char path[400];
 	(void)snprintf(path, sizeof path, "%s/pool", state);
 	assert_int_equal(fs_remove_tree(path), 0);
+}
+
+static int kills_wanted(void)
+{
+	return getenv("REDRAFT_KILLS") ? atoi(getenv("REDRAFT_KILLS")) : 30;
 }
 
 /* Killed some thirty times: between passes, and inside writes. */
@@ -214,16 +238,15 @@ static void killed(bool muon, bool disk, int ranks)
 	static const char *const points[] = {"journal-written", "journal-synced", "step-done", "checkpoint-before", "fs-created", "fs-half",
 					     "fs-written", "fs-synced", "fs-renamed", "checkpoint-after", "publish-weights", "publish-submit"};
 	struct world w;
-	char state[300], again[300], a[65], b[65];
-	int64_t sa, sb;
-	struct learner_counts na, nb;
+	char state[300], a[65];
+	int64_t sa;
+	struct learner_counts na;
 	uint64_t seed = 31337;
-	int lives = 0, kills = 0, rc = 1, wanted = getenv("REDRAFT_KILLS") ? atoi(getenv("REDRAFT_KILLS")) : 30;
+	int lives = 0, kills = 0, rc = 1, wanted = kills_wanted();
 	world_init(&w, wanted > 30 ? 5 * wanted / 2 : wanted);
 	w.muon = muon;
 	w.ranks = ranks;
 	(void)snprintf(state, sizeof state, "%s/killed", w.dir);
-	(void)snprintf(again, sizeof again, "%s/again", w.dir);
 	while (rc) {
 		assert_true(lives < 8 * wanted);
 		uint64_t life_seed = tw_next(&seed);
@@ -246,11 +269,7 @@ static void killed(bool muon, bool disk, int ranks)
 		kills += rc == 137 || rc == 8;
 		lives++;
 	}
-	(void)snprintf(a, sizeof a, "%s", "");
-	char journal[400];
-	(void)snprintf(journal, sizeof journal, "%s/journal", state);
-	resumed(&w, state, a, &sa, &na);
-	follow(&w, journal, again, 1, b, &sb, &nb);
+	same_as_unbroken(&w, state, &na, &sa, a);
 	print_message("%d lives, %d kills, %lld steps, %llu records (%llu set aside, %llu twice), weights %.12s\n", lives, kills, (long long)sa,
 		      (unsigned long long)na.records, (unsigned long long)na.set_aside, (unsigned long long)na.duplicates, a);
 	assert_true(kills >= wanted / 2);
@@ -262,13 +281,50 @@ static void killed(bool muon, bool disk, int ranks)
 	assert_true(na.repeated_rows > 0 && na.history[HISTORY_WHOLE] > 0);
 	assert_true(na.set_aside > 0 && na.duplicates > 0);
 	assert_int_equal(na.steps_bad, 0);
-	assert_int_equal(sa, sb);
-	assert_string_equal(a, b);
-	assert_memory_equal(&na, &nb, sizeof na);
-	/* threads change nothing */
-	assert_int_equal(fs_remove_tree(again), 0);
-	follow(&w, journal, again, 2, b, &sb, &nb);
-	assert_string_equal(a, b);
+	world_done(&w);
+}
+
+/* SIGKILL after a random time, at most as long as a life about takes: that limit follows what happens, so that on a machine
+ * of any speed most lives are killed and some end by themselves. */
+static void test_killed_by_clock(void **unused)
+{
+	struct world w;
+	char state[300], a[65];
+	int64_t steps;
+	struct learner_counts n;
+	uint64_t seed = 777;
+	int lives = 0, kills = 0, rc = 1, wanted = kills_wanted();
+	double limit_us = 20000;
+	(void)unused;
+	world_init(&w, 3 * wanted);
+	(void)snprintf(state, sizeof state, "%s/killed", w.dir);
+	while (rc) {
+		uint64_t life_seed = tw_next(&seed), u = tw_next(&seed) >> 11;
+		bool may = kills < wanted && lives < 4 * wanted;
+		int status;
+		pid_t pid = fork();
+		assert_true(pid >= 0);
+		if (!pid)
+			_exit(life(&w, state, life_seed, may ? 4 : 14, -1));
+		if (may) {
+			(void)usleep((useconds_t)((double)u * 0x1p-53 * limit_us));
+			(void)kill(pid, SIGKILL);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		bool killed_it = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+		assert_true(killed_it || WIFEXITED(status));
+		kills += killed_it;
+		rc = killed_it ? 1 : WEXITSTATUS(status);
+		assert_true(rc == 0 || rc == 1);
+		if (may)
+			limit_us *= killed_it ? 1.1 : 0.7;
+		lives++;
+	}
+	same_as_unbroken(&w, state, &n, &steps, a);
+	print_message("%d lives, %d killed at a random moment, the last limit %.1f ms; %lld steps, %llu records, weights %.12s\n", lives, kills, limit_us / 1000, (long long)steps,
+		      (unsigned long long)n.records, a);
+	assert_true(kills > 0 && steps > wanted / 2);
+	assert_int_equal(n.steps_bad, 0);
 	world_done(&w);
 }
 
@@ -364,7 +420,8 @@ static void test_lost_log(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_killed), cmocka_unit_test(test_killed_muon), cmocka_unit_test(test_killed_ranks), cmocka_unit_test(test_disk_full), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
+		cmocka_unit_test(test_killed), cmocka_unit_test(test_killed_by_clock), cmocka_unit_test(test_killed_muon),
+		cmocka_unit_test(test_killed_ranks), cmocka_unit_test(test_disk_full), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -207,18 +207,6 @@ static void test_left_out(void **unused)
 	ask(&w, &q);
 	take_all(l);
 	assert_int_equal(l->n.out[OUT_REPEATED], 1);
-	q = request(&w, "long"); /* two parts of 40 rows of one request, of which 50 are taken at most */
-	q.T = 40;
-	q.last = false;
-	ask(&w, &q);
-	q.seq = ++w.seq;
-	q.at = 60;
-	q.run = 2;
-	q.n_prompt = 60;
-	q.last = true;
-	ask(&w, &q);
-	take_all(l);
-	assert_int_equal(l->n.out[OUT_REQUEST], 1);
 	for (int i = 0; i < 100; i++) {
 		q = request(&w, "tenant");
 		(void)snprintf(q.tenant, sizeof q.tenant, "one");
