@@ -41,6 +41,7 @@ static void act_collect(struct act *a)
 		a->collect_us = 0;
 		return;
 	}
+	l.now_s = clock_sure_ms(&a->sure, NULL) / 1000;
 	l.need_bytes = store_missing(a->store, a->o.min_free);
 	n = store_collect(a->store, &a->r.s, &l);
 	a->collect_us = clock_us() + COLLECT_US;
@@ -270,6 +271,7 @@ int act_new(struct loop *l, const struct act_options *o, struct metrics *m, stru
 		return r;
 	}
 	act_said_found(&found, o->store);
+	(void)clock_sure_ms(&a->sure, NULL);
 	rollout_init(&a->r, &state, &o->rules, clock_us());
 	r = loop_timer_new(l, act_tick, a, &a->tick);
 	if (r < 0) {

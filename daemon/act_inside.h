@@ -2,6 +2,7 @@
 #pragma once
 #include <pthread.h>
 #include "daemon/act.h"
+#include "daemon/base/clock.h"
 #include "daemon/base/loop.h"
 #include "daemon/engine/engine.h"
 
@@ -82,6 +83,7 @@ struct act {
 	uint64_t compare_us; /* not before */
 	char canary_text[CANARY_TEXT];
 	uint64_t collect_us; /* when the store is looked at again */
+	struct clock_sure sure;
 	act_heard *heard;    /* who listens to what is said, or NULL */
 	void *heard_arg;
 };

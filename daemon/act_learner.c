@@ -137,6 +137,16 @@ void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against
 		a->eval.started_us = 0; /* out of memory: stays running until the learner comes again */
 }
 
+/* What the learner lost of the log: its sentence is ours too. */
+static void act_learner_gaps(struct act *a, const json_t *fresh)
+{
+	const json_t *was = json_object_get(a->learn_status, "records"), *is = json_object_get(fresh, "records");
+	const char *text = json_string_value(json_object_get(is, "last_gap"));
+
+	if (text && text[0] && (!was || json_integer_value(json_object_get(is, "gaps")) > json_integer_value(json_object_get(was, "gaps"))))
+		act_say(a, ACT_NEWS_KAFKA, text);
+}
+
 static void act_learner_said(void *arg, int r, json_t *params, const char *error)
 {
 	struct act *a = arg;
@@ -149,6 +159,7 @@ static void act_learner_said(void *arg, int r, json_t *params, const char *error
 	if (r >= 0)
 		a->learn_silent = 0;
 	if (r == 0) {
+		act_learner_gaps(a, params);
 		json_decref(a->learn_status);
 		a->learn_status = json_incref(params);
 		act_learn_metrics(a);

@@ -3,12 +3,14 @@
  *
  * This file is the configuration table and the order in which things start and end.
  */
+#include <stdlib.h>
 #include <string.h>
 #include "daemon/act_canary.h"
 #include "daemon/act_collapse.h"
 #include "daemon/act_probe.h"
 #include "daemon/admin.h"
 #include "daemon/audit.h"
+#include "daemon/base/clock.h"
 #include "daemon/base/conf.h"
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
@@ -120,6 +122,7 @@ struct redraftd {
 	struct service *service;
 	struct reload reload;
 	struct loop_timer *second;
+	struct clock_sure sure;
 	char audit_dir[512];
 	json_t *place; /* where the rollout stood when last heard */
 };
@@ -166,6 +169,23 @@ static int redraftd_check(const void *conf, struct errtext *e)
 	return redraftd_options(conf, &o, e);
 }
 
+/* The wall clock was set: what that changes, and what not. */
+static void redraftd_clock(struct redraftd *d)
+{
+	char now[32], text[NEWS_TEXT];
+	int64_t jump = 0;
+
+	(void)clock_sure_ms(&d->sure, &jump);
+	if (!jump)
+		return;
+	clock_iso8601(clock_wall_ms(), now);
+	snprintf(text, sizeof text, "the clock was set %s by %lld min, to %.19sZ: freeze windows and the times of records go by it; nothing that waits or runs does, and nothing is "
+		 "removed for its age by it within a day", jump > 0 ? "forward" : "back", (long long)((llabs(jump) + 30000) / 60000), now);
+	log_warn("%s", text);
+	news_say(d->news, "daemon", act_rollout(d->act)->s.live, "%s", text);
+	audit_note(d->audit, "Clock", NULL, NULL, "%s", text);
+}
+
 /* Once a second: what the watcher and Kafka have to say, what the metrics show of others. */
 static void redraftd_second(void *arg)
 {
@@ -177,6 +197,7 @@ static void redraftd_second(void *arg)
 	act_canary(d->act, d->watch);
 	act_collapse(d->act, d->watch);
 	act_probe(d->act);
+	redraftd_clock(d);
 	watch_audit_tick(d->audit_topic);
 	while (watch_said(d->watch, text, sizeof text) || watch_audit_said(d->audit_topic, text, sizeof text)) {
 		log_warn("%s", text);
@@ -193,7 +214,9 @@ static void redraftd_heard(void *arg, enum act_news kind, const char *text)
 	const struct store_state *s = &act_rollout(d->act)->s;
 	bool moved = json_integer_value(json_object_get(d->place, "live")) != s->live;
 
-	news_say(d->news, kind == ACT_NEWS_DRIFT ? "drift" : kind == ACT_NEWS_DECAY ? "decay" : moved ? "switch" : "rollout", s->live, "%s", text);
+	static const char *const kinds[] = {[ACT_NEWS_ROLLOUT] = "rollout", [ACT_NEWS_DRIFT] = "drift", [ACT_NEWS_DECAY] = "decay", [ACT_NEWS_KAFKA] = "kafka"};
+
+	news_say(d->news, kind == ACT_NEWS_ROLLOUT && moved ? "switch" : kinds[kind], s->live, "%s", text);
 	if (moved)
 		audit_note(d->audit, "Switch", json_incref(d->place), audit_place(s), "%s", text);
 	json_decref(d->place);
@@ -288,6 +311,7 @@ static int redraftd_start(struct redraftd *d, struct errtext *e)
 		(void)redraftd_reloads(d, true);
 		(void)redraftd_reloads(d, false);
 		loop_timer_set(d->second, 1000000);
+		(void)clock_sure_ms(&d->sure, NULL);
 		d->place = audit_place(&act_rollout(d->act)->s);
 		act_on_news(d->act, redraftd_heard, d);
 		audit_note(d->audit, "Start", NULL, json_incref(d->place), "redraftd " REDRAFT_COMMIT " started");

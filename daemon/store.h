@@ -55,7 +55,8 @@ json_t *store_json_in(const char *dir, const char *file); /* the same of any fol
 
 struct store_limits {
 	int keep;            /* the newest that served and as many of the newest that were refused */
-	int64_t max_age_s;   /* those made longer ago go as well; 0: never for age */
+	int64_t max_age_s;   /* those made longer ago than that before now_s go as well; 0: never for age */
+	int64_t now_s;       /* s since 1970, by a clock whose jumps are not believed (clock_sure_ms) */
 	int64_t need_bytes;  /* then the oldest go, refused ones first, until so much is freed: store_missing */
 };
 /* What the file system lacks of `min_free` (a share of it) free bytes; 0: enough, or unknown. */

@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#include "daemon/base/clock.h"
 #include "daemon/store_inside.h"
 
 static bool store_held(const struct store_state *st, const struct version_entry *v)
@@ -37,13 +36,13 @@ static bool store_refused(const struct version_entry *v)
 }
 
 /* Made longer ago than that; what cannot be looked at is not old. */
-static bool store_older(const struct store *s, uint32_t number, int64_t seconds)
+static bool store_older(const struct store *s, uint32_t number, const struct store_limits *l)
 {
 	char path[PATH_MAX];
 	struct stat st;
 
 	snprintf(path, sizeof path, "%s/versions/%u/manifest.json", s->path, number);
-	return seconds && stat(path, &st) == 0 && clock_wall_ms() / 1000 - (int64_t)st.st_mtime > seconds;
+	return l->max_age_s && stat(path, &st) == 0 && l->now_s - (int64_t)st.st_mtime > l->max_age_s;
 }
 
 static int64_t store_bytes(const struct store *s, uint32_t number)
@@ -102,7 +101,7 @@ int store_collect(struct store *s, struct store_state *state, const struct store
 	for (int i = state->n_versions - 1; i >= 0; i--) { /* newest first */
 		struct version_entry *v = &state->versions[i];
 
-		if (store_held(state, v) || (kept[store_refused(v)]++ < l->keep && !store_older(s, v->number, l->max_age_s)))
+		if (store_held(state, v) || (kept[store_refused(v)]++ < l->keep && !store_older(s, v->number, l)))
 			continue;
 		removed += store_set_aside(s, v);
 	}

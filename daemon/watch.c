@@ -352,6 +352,7 @@ int watch_new(const struct watch_options *o, struct watch **ret, struct errtext 
 		return -ENOMEM;
 	pthread_mutex_init(&w->lock, NULL);
 	w->kafka.lag = -1;
+	w->wake[0] = w->wake[1] = -1;
 	r = drift_new(o->drift.alarm > 0 ? &o->drift : &drift_defaults, &w->drift);
 	if (!r && o->brokers && o->brokers[0]) {
 		w->topic = strdup(o->topic);

@@ -24,7 +24,7 @@ struct watch_domain {
 	struct watch_cell cell[WATCH_VERSIONS];
 };
 
-enum { WATCH_SAID = 16, WATCH_TEXT = 240 };
+enum { WATCH_SAID = 16, WATCH_TEXT = 256 };
 
 struct watch_kafka { /* how the reading goes */
 	atomic_bool up, refused;     /* the broker answers; it refuses our login */
@@ -56,6 +56,8 @@ struct watch {
 	bool gone_said;       /* that nobody answers, since somebody did last, or ever */
 	bool denied_said;     /* that we may not read the topic, since we last might */
 	bool was_absent;      /* the broker said there is no such topic: what comes is all new */
+	int32_t *leader;      /* owned; of each assigned partition, as last seen: -1 = none */
+	int wake[2];          /* a pipe: the library writes when something has come, watch_disconnect when it is over; -1 = none */
 };
 
 /* watch_kafka.c */

@@ -1,15 +1,21 @@
 /* The thread that reads redraft.rounds. assign() at explicit places with auto.offset.reset=error, since that alone shows
  * that something was lost: what is behind our position may have passed retention, what is before it means a topic made anew. Each
- * such thing, a broker that comes or goes and a login that is refused is one sentence with its consequence (watch_said), said once
- * until it changes.
+ * such thing, a broker that comes or goes, a leader that moves and a login that is refused is one sentence with its consequence
+ * (watch_said), said once until it changes.
+ *
+ * It waits at a pipe, not in the library, whose waits are by the wall clock: set back by an hour, they would last for one.
  */
+#include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include "daemon/base/clock.h"
 #include "daemon/base/credential.h"
 #include "daemon/watch_inside.h"
 #include "schemas/round.h"
 
-enum { WATCH_POLL_MS = 200, WATCH_LOOK_MS = 1000, WATCH_QUERY_MS = 3000 };
+enum { WATCH_POLL_MS = 200, WATCH_LOOK_MS = 1000, WATCH_QUERY_MS = 3000, LEADER_UNSEEN = -2 };
 
 static void PRINTF(2, 3) say(struct watch *w, const char *fmt, ...)
 {
@@ -87,33 +93,86 @@ static void watch_assign_all(struct watch *w, int n)
 					old->elems[i].offset >= 0 ? old->elems[i].offset : RD_KAFKA_OFFSET_END;
 		rd_kafka_topic_partition_list_destroy(old);
 	}
-	if (rd_kafka_assign(w->rk, list) == RD_KAFKA_RESP_ERR_NO_ERROR)
+	int32_t *leader = realloc(w->leader, (size_t)n * sizeof *leader);
+	if (leader)
+		w->leader = leader;
+	if (leader && rd_kafka_assign(w->rk, list) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		for (int i = w->n_partitions; i < n; i++)
+			leader[i] = LEADER_UNSEEN;
 		w->n_partitions = n;
+	}
 	rd_kafka_topic_partition_list_destroy(list);
 	pthread_mutex_lock(&w->lock);
 	w->kafka.partitions = w->n_partitions;
 	pthread_mutex_unlock(&w->lock);
 }
 
-/* Assign all partitions when there are more than we have; 0 also when nothing is there. */
-static void watch_assign(struct watch *w)
+/* Who leads each partition that is read: one that moved is read on from its new leader, one without is not read. */
+static void watch_leaders(struct watch *w, const rd_kafka_metadata_topic_t *t)
+{
+	int moved = 0, lost = 0, to = -1;
+
+	for (int i = 0; i < t->partition_cnt; i++) {
+		int32_t id = t->partitions[i].id, is = t->partitions[i].leader, was;
+
+		if (id < 0 || id >= w->n_partitions)
+			continue;
+		was = w->leader[id];
+		w->leader[id] = is;
+		if (was == LEADER_UNSEEN || is == was)
+			continue;
+		lost += is < 0;
+		moved += is >= 0;
+		to = is >= 0 ? is : to;
+	}
+	if (moved)
+		say(w, "%d partition%s of %.60s moved to another broker (%d): read on there, nothing is lost", moved, moved == 1 ? "" : "s", w->topic, to);
+	if (lost)
+		say(w, "%d partition%s of %.60s without a leader: what is served waits there, and is not in accept length until there is one", lost,
+		    lost == 1 ? "" : "s", w->topic);
+}
+
+/* What the broker says of the topic: md, owned by the caller, with its error in *ret_err; NULL: no answer. */
+static const struct rd_kafka_metadata *watch_metadata(struct watch *w, rd_kafka_resp_err_t *ret_err)
 {
 	rd_kafka_topic_t *t = rd_kafka_topic_new(w->rk, w->topic, NULL);
 	const struct rd_kafka_metadata *md = NULL;
-	rd_kafka_resp_err_t err = RD_KAFKA_RESP_ERR_NO_ERROR;
-	int n = -1;
 
-	if (!t)
-		return;
-	if (rd_kafka_metadata(w->rk, 0, t, &md, WATCH_LOOK_MS) == RD_KAFKA_RESP_ERR_NO_ERROR && md->topic_cnt == 1) {
-		err = md->topics[0].err;
-		n = err ? 0 : md->topics[0].partition_cnt;
-		answers(w);
+	if (t && (rd_kafka_metadata(w->rk, 0, t, &md, WATCH_LOOK_MS) || md->topic_cnt != 1)) {
+		if (md)
+			rd_kafka_metadata_destroy(md);
+		md = NULL;
 	}
+	if (t)
+		rd_kafka_topic_destroy(t);
+	*ret_err = md ? md->topics[0].err : RD_KAFKA_RESP_ERR_NO_ERROR;
+	return md;
+}
+
+/* The topic was deleted, or made anew with fewer: nothing is read of it any more. */
+static void watch_unassign(struct watch *w, int n)
+{
+	if (n)
+		say(w, "topic %.80s was made anew with %d partitions: read from its beginning", w->topic, n);
+	(void)rd_kafka_assign(w->rk, NULL);
+	w->n_partitions = 0;
+	w->was_absent = true;
+	pthread_mutex_lock(&w->lock);
+	w->kafka.partitions = 0;
+	w->kafka.lag = -1;
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* Look at the topic, and read all of its partitions; nothing is done where nobody answers. */
+static void watch_look(struct watch *w)
+{
+	rd_kafka_resp_err_t err;
+	const struct rd_kafka_metadata *md = watch_metadata(w, &err);
+	int n = !md ? -1 : err ? 0 : md->topics[0].partition_cnt;
+
+	w->silent = md ? 0 : w->silent + 1;
 	if (md)
-		rd_kafka_metadata_destroy(md);
-	rd_kafka_topic_destroy(t);
-	w->silent = n < 0 ? w->silent + 1 : 0;
+		answers(w);
 	if (w->silent > 1 && !w->kafka.refused) /* one may be a matter of a busy broker; the library does not tell of every one that went */
 		gone(w);
 	if (err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED) {
@@ -121,27 +180,23 @@ static void watch_assign(struct watch *w)
 			say(w, "Kafka does not let us read topic %.80s: nothing is watched; give our user Read and Describe on it", w->topic);
 		w->denied_said = true;
 		trouble(w, "may not read the topic");
-		return;
+		n = -1;
+	} else {
+		w->denied_said = w->denied_said && !md;
 	}
-	w->denied_said = w->denied_said && n < 0;
 	if (n == 0) {
 		if (w->n_partitions)
 			say(w, "topic %.80s was deleted: nothing is watched until it is made again (redraftctl topics --create)", w->topic);
 		w->was_absent = true;
 	}
-	if (n >= 0 && n < w->n_partitions) { /* deleted, or made anew with fewer */
-		if (n)
-			say(w, "topic %.80s was made anew with %d partitions: read from its beginning", w->topic, n);
-		(void)rd_kafka_assign(w->rk, NULL);
-		w->n_partitions = 0;
-		w->was_absent = true;
-		pthread_mutex_lock(&w->lock);
-		w->kafka.partitions = 0;
-		w->kafka.lag = -1;
-		pthread_mutex_unlock(&w->lock);
-	}
+	if (n >= 0 && n < w->n_partitions)
+		watch_unassign(w, n);
 	if (n > w->n_partitions)
 		watch_assign_all(w, n);
+	if (n > 0)
+		watch_leaders(w, &md->topics[0]);
+	if (md)
+		rd_kafka_metadata_destroy(md);
 }
 
 /* A partition's place is outside its log: say what that means and read on from where the log begins. */
@@ -149,20 +204,22 @@ static void watch_gap(struct watch *w, const rd_kafka_message_t *m)
 {
 	int64_t lo = 0, hi = 0, at = m->offset;
 	rd_kafka_topic_partition_list_t *all = NULL, *pos;
-	bool known = !rd_kafka_query_watermark_offsets(w->rk, w->topic, m->partition, &lo, &hi, WATCH_QUERY_MS);
+	bool passing, known = !rd_kafka_query_watermark_offsets(w->rk, w->topic, m->partition, &lo, &hi, WATCH_QUERY_MS);
 
 	if (rd_kafka_assignment(w->rk, &all))
 		return;
 	pos = rd_kafka_topic_partition_list_copy(all);
 	(void)rd_kafka_position(w->rk, pos);
+	for (int i = 0; i < all->cnt && at < 0; i++)
+		if (all->elems[i].partition == m->partition)
+			at = pos->elems[i].offset;
+	passing = known && at >= lo && at <= hi; /* by now it is inside */
 	for (int i = 0; i < all->cnt; i++) {
 		bool this = all->elems[i].partition == m->partition;
 
-		if (this && at < 0 && pos->elems[i].offset >= 0)
-			at = pos->elems[i].offset;
 		if (!this)
 			all->elems[i].offset = pos->elems[i].offset >= 0 ? pos->elems[i].offset : RD_KAFKA_OFFSET_END;
-		else if (known)
+		else if (known && !passing)
 			all->elems[i].offset = lo;
 		else /* asked for once more, so that we are told of it once more: the library is silent about it otherwise */
 			all->elems[i].offset = at >= 0 ? at : RD_KAFKA_OFFSET_BEGINNING;
@@ -170,11 +227,11 @@ static void watch_gap(struct watch *w, const rd_kafka_message_t *m)
 	(void)rd_kafka_assign(w->rk, all);
 	rd_kafka_topic_partition_list_destroy(pos);
 	rd_kafka_topic_partition_list_destroy(all);
-	if (!known)
+	if (!known || passing)
 		return;
 	if (at >= 0 && at < lo)
-		say(w, "partition %d of %.60s: %lld round records passed retention before they were read and are not in accept length; reading on at %lld",
-		    m->partition, w->topic, (long long)(lo - at), (long long)lo);
+		say(w, "partition %d of %.60s: %lld round records, %lld to %lld, passed retention before they were read and are not in accept length; reading on at %lld",
+		    m->partition, w->topic, (long long)(lo - at), (long long)at, (long long)lo - 1, (long long)lo);
 	else
 		say(w, "partition %d of %.60s ends at %lld, we stood at %lld: the topic was made anew; read from its beginning", m->partition, w->topic,
 		    (long long)hi, (long long)at);
@@ -231,24 +288,38 @@ static void watch_measure(struct watch *w)
 	pthread_mutex_unlock(&w->lock);
 }
 
+/* The next message, waiting for it at the pipe; NULL: none within the time, or it is over. */
+static rd_kafka_message_t *watch_next(struct watch *w)
+{
+	rd_kafka_message_t *m = rd_kafka_consumer_poll(w->rk, 0);
+	struct pollfd p = {.fd = w->wake[0], .events = POLLIN};
+	char drop[64];
+
+	if (m || poll(&p, 1, WATCH_POLL_MS) <= 0)
+		return m;
+	while (read(w->wake[0], drop, sizeof drop) == sizeof drop)
+		;
+	return rd_kafka_consumer_poll(w->rk, 0);
+}
+
 static void *watch_run(void *arg)
 {
 	struct watch *w = arg;
-	int until_look = 0, polls = 0;
+	uint64_t look_us = 0;
+	int polls = 0;
 
 	while (!atomic_load(&w->stop)) {
 		rd_kafka_message_t *m;
 
-		if (until_look-- <= 0) {
-			watch_assign(w);
-			until_look = (w->n_partitions ? 10000 : 1000) / WATCH_POLL_MS;
+		if (clock_us() >= look_us) {
+			watch_look(w);
+			look_us = clock_us() + (w->n_partitions ? 5000000 : 1000000);
 		}
-		m = rd_kafka_consumer_poll(w->rk, WATCH_POLL_MS);
+		m = watch_next(w);
 		if (!m || ++polls % 256 == 0)
 			watch_measure(w);
 		if (!m)
 			continue;
-		until_look++; /* looks are paced by idle polls only */
 		watch_message(w, m);
 		rd_kafka_message_destroy(m);
 	}
@@ -316,6 +387,14 @@ int watch_connect(struct watch *w, struct errtext *e)
 		rd_kafka_conf_destroy(c);
 	if (!r && rd_kafka_poll_set_consumer(w->rk)) /* so that on_error is called from our polls */
 		r = -EIO;
+	if (!r && pipe2(w->wake, O_CLOEXEC | O_NONBLOCK) < 0)
+		r = -errno;
+	if (!r) {
+		rd_kafka_queue_t *q = rd_kafka_queue_get_consumer(w->rk);
+
+		rd_kafka_queue_io_event_enable(q, w->wake[1], "m", 1);
+		rd_kafka_queue_destroy(q);
+	}
 	if (!r && pthread_create(&w->thread, NULL, watch_run, w) != 0)
 		r = -ENOMEM;
 	w->started = !r;
@@ -325,10 +404,16 @@ int watch_connect(struct watch *w, struct errtext *e)
 void watch_disconnect(struct watch *w)
 {
 	atomic_store(&w->stop, true);
-	if (w->started)
+	if (w->started) {
+		(void)!write(w->wake[1], "x", 1); /* full: it wakes up all the same */
 		pthread_join(w->thread, NULL);
+	}
 	if (w->rk) {
 		(void)rd_kafka_consumer_close(w->rk);
 		rd_kafka_destroy(w->rk);
 	}
+	for (int i = 0; i < 2; i++)
+		if (w->wake[i] >= 0)
+			close(w->wake[i]);
+	free(w->leader);
 }

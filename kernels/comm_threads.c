@@ -98,7 +98,7 @@ static int threads_wait(struct comm *c)
 	struct shared *s = k->s;
 	int done = 0, r = 0;
 	struct timespec end, slice;
-	(void)clock_gettime(CLOCK_REALTIME, &end);
+	(void)clock_gettime(CLOCK_MONOTONIC, &end);
 	end.tv_sec += c->timeout_s;
 	(void)pthread_mutex_lock(&s->lock);
 	while (!(r = take(c, k, &done)) && (done < k->n_in || s->unread[c->rank])) {
@@ -106,7 +106,7 @@ static int threads_wait(struct comm *c)
 			r = comm_fail(c, -ECONNABORTED, "%s", s->why);
 		else if (c->stop && *c->stop)
 			r = comm_fail(c, -ECANCELED, "rank %d was told to end while it waited for others", c->rank);
-		(void)clock_gettime(CLOCK_REALTIME, &slice);
+		(void)clock_gettime(CLOCK_MONOTONIC, &slice);
 		if (!r && c->timeout_s && slice.tv_sec > end.tv_sec)
 			r = comm_fail(c, -ETIMEDOUT, "rank %d heard nothing for %d s", c->rank, c->timeout_s);
 		if (r)
@@ -175,6 +175,7 @@ int comm_threads_new(int n, struct comm **ret)
 	}
 	struct shared *s = calloc(1, sizeof *s);
 	struct rank *k[COMM_MAX_RANKS] = {0};
+	pthread_condattr_t monotonic; /* a wall clock that is set back must not make anybody wait for as long */
 	int made = 0;
 	if (s) {
 		s->n = n;
@@ -191,9 +192,11 @@ int comm_threads_new(int n, struct comm **ret)
 		return -ENOMEM;
 	}
 	(void)pthread_mutex_init(&s->lock, NULL);
+	(void)pthread_condattr_init(&monotonic);
+	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	s->holders = n;
 	for (int i = 0; i < n; i++) {
-		(void)pthread_cond_init(&s->moved[i], NULL);
+		(void)pthread_cond_init(&s->moved[i], &monotonic);
 		k[i]->s = s;
 		k[i]->comm = (struct comm){.ops = &threads_ops, .impl = k[i], .rank = i, .size = n, .local = n};
 		ret[i] = &k[i]->comm;

@@ -121,6 +121,7 @@ struct learner {
 	uint64_t aside_bytes;
 	int aside_files;
 	char last_bad[160];       /* why the last record was set aside */
+	char last_gap[256];       /* what was lost of the log last, and what follows; "" = nothing since the start */
 	int64_t seen_s;           /* when the newest record read was written, s since 1970; for people */
 	int64_t taken;            /* records of the J_TAKE being repeated, where it failed */
 };

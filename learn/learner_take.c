@@ -228,8 +228,16 @@ int learner_run_closed(void *learner, struct run *r)
 
 static int gap(struct learner *l, int partition, int64_t to, struct errtext *e)
 {
-	struct journal_entry x = {.kind = J_GAP, .partition = partition, .offset = l->at[partition].next, .to = to};
-	return learner_do(l, &x, e);
+	int64_t next = l->at[partition].next;
+	struct journal_entry x = {.kind = J_GAP, .partition = partition, .offset = next, .to = to};
+	int r = learner_do(l, &x, e);
+	if (!r && to > next)
+		(void)snprintf(l->last_gap, sizeof l->last_gap, "traces, partition %d: records %" PRId64 " to %" PRId64 " passed retention before they were read: never learned from; "
+			       "reading on at %" PRId64 ", their requests end where they were read", partition, next, to - 1, to);
+	else if (!r)
+		(void)snprintf(l->last_gap, sizeof l->last_gap, "traces, partition %d: not the log that was read up to %" PRId64 ": the topic was made anew, or another cluster's; "
+			       "reading on at %" PRId64 ", what was learned stays", partition, next, to);
+	return r;
 }
 
 /* After a restart: is the log the one we left? Reads the last record taken again.

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "daemon/base/clock.h"
 
@@ -160,9 +161,13 @@ static int kafka_read(struct source *s, int partition, int64_t offset, const int
 	uint64_t until = clock_us() + (uint64_t)wait_ms * 1000;
 	for (;;) {
 		uint64_t now = clock_us();
-		m = rd_kafka_consume_queue(p->queue, now < until ? (int)((until - now) / 1000) : 0);
-		if (!m)
+		m = rd_kafka_consume_queue(p->queue, 0);
+		if (!m && now >= until)
 			return SOURCE_E_NONE;
+		if (!m) { /* not in the library: its waits are by the wall clock, and last for as long as that is set back */
+			(void)clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = 1000000}, NULL);
+			continue;
+		}
 		if (m->err == RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET || m->err == RD_KAFKA_RESP_ERR_OFFSET_OUT_OF_RANGE) {
 			rd_kafka_message_destroy(m);
 			return gap(k, partition, offset, ret);

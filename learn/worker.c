@@ -282,10 +282,10 @@ json_t *worker_describe(struct worker *w)
 	int64_t lag = 0, one;
 	for (int p = 0; p < l->n_parts && l->src; p++)
 		lag += (one = l->src->lag(l->src, p, l->at[p].next)) > 0 ? one : 0;
-	json_t *records = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:s,s:s}", "consumed", (json_int_t)n->records, "bytes", (json_int_t)n->bytes,
+	json_t *records = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:s,s:s,s:s}", "consumed", (json_int_t)n->records, "bytes", (json_int_t)n->bytes,
 				    "rows", (json_int_t)n->rows, "set_aside", (json_int_t)n->set_aside, "duplicates", (json_int_t)n->duplicates,
 				    "gaps", (json_int_t)n->offset_gaps, "lost", (json_int_t)n->lost, "lag", (json_int_t)lag, "lag_s", lag > 0 ? learner_age_s(l) : 0.0, "last_bad", l->last_bad,
-				    "trouble", l->src ? l->src->trouble(l->src) : "");
+				    "last_gap", l->last_gap, "trouble", l->src ? l->src->trouble(l->src) : "");
 	json_t *pool = json_pack("{s:i,s:i,s:i,s:I,s:I,s:I}", "runs", l->runs.n, "queued", learner_count(l, RUN_QUEUED), "open", l->join.n, "bytes",
 				 (json_int_t)pool_bytes(l->pool), "joins_broken", (json_int_t)l->join.gaps, "counted", (json_int_t)l->counted);
 	json_t *steps = json_pack("{s:I,s:I,s:I,s:I}", "bad", (json_int_t)n->steps_bad, "spikes", (json_int_t)n->steps_spike, "empty", (json_int_t)n->steps_empty,
@@ -381,8 +381,11 @@ static int one_pass(struct worker *w, struct errtext *e)
 		if (r)
 			worker_answer(w, &c, NULL, "io.redraft.Busy", "the learner is ending");
 	}
+	uint64_t gaps = w->l->n.offset_gaps;
 	if (!r)
 		r = learner_consume(w->l, TAKE_MAX, &taken, e);
+	if (w->l->n.offset_gaps > gaps)
+		log_warn("%s (%" PRIu64 " such now)", w->l->last_gap, w->l->n.offset_gaps - gaps);
 	if (!r)
 		r = begin_if_none(w, e);
 	if (!r)

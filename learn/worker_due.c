@@ -194,7 +194,7 @@ enum { EXPIRE_EVERY = 24 }; /* looks for what is past its age, an age */
 static int expire(struct worker *w, struct errtext *e)
 {
 	uint64_t now = clock_us(), age = w->o.pace.max_age_us;
-	int64_t before = (int64_t)time(NULL) - (int64_t)(age / 1000000), oldest;
+	int64_t before = clock_sure_ms(&w->sure, NULL) / 1000 - (int64_t)(age / 1000000), oldest; /* a clock that jumps erases nothing */
 	if (!age || now < w->expire_at)
 		return 0;
 	w->expire_at = now + (age / EXPIRE_EVERY > 1000000 ? age / EXPIRE_EVERY : 1000000);

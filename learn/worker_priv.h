@@ -1,6 +1,7 @@
 /* Between worker.c (the thread and its commands) and worker_due.c (what the clock asks for). */
 #pragma once
 #include <pthread.h>
+#include "daemon/base/clock.h"
 #include "learn/pace.h"
 #include "learn/worker.h"
 
@@ -18,6 +19,7 @@ struct worker {
 	struct pace *pace;       /* made and freed on the loop's thread */
 	struct { uint32_t version; double gain; } judged; /* the last Evaluate against a live version */
 	uint64_t expire_at;
+	struct clock_sure sure;
 	uint64_t started, published_at, checkpointed_at, submit_at, begin_at, status_at;
 	int64_t checkpointed_step;
 	bool submitting;         /* a Submit is under way on the loop's thread */

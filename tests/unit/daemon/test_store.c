@@ -290,7 +290,7 @@ static void age_and_disk_take_what_is_not_held(void **state)
 {
 	struct opened o;
 	struct errtext e = {.text = ""};
-	struct store_limits l = {.keep = 100, .max_age_s = 3600};
+	struct store_limits l = {.keep = 100, .max_age_s = 3600, .now_s = time(NULL)};
 	char name[64];
 
 	(void)state;

@@ -1,5 +1,5 @@
 /* The watcher: means by hand, domains and versions bounded, labels clean, records read
- * from a broker that comes late, a broker that never comes.
+ * from a broker that comes late, a broker that never comes; a leader that moves, retention that passes.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -238,9 +238,127 @@ static void who_comes_back_begins_anew(void **state)
 	watch_free(w);
 }
 
+/* ---- what happens to broker and topic ---- */
+
+struct mocked {
+	rd_kafka_t *p;
+	rd_kafka_mock_cluster_t *mock;
+	struct watch *w;
+};
+
+static void mocked_start(struct mocked *m, int brokers, int partitions)
+{
+	struct errtext e;
+	char why[128];
+
+	m->p = rd_kafka_new(RD_KAFKA_PRODUCER, rd_kafka_conf_new(), why, sizeof why);
+	assert_non_null(m->p);
+	m->mock = rd_kafka_mock_cluster_new(m->p, brokers);
+	rd_kafka_mock_topic_create(m->mock, "rounds", partitions, brokers);
+	rd_kafka_brokers_add(m->p, rd_kafka_mock_cluster_bootstraps(m->mock));
+	assert_int_equal(watch_new(&(struct watch_options){.brokers = rd_kafka_mock_cluster_bootstraps(m->mock), .topic = "rounds", .conf = ""}, &m->w, &e), 0);
+}
+
+static void mocked_end(struct mocked *m)
+{
+	watch_free(m->w);
+	rd_kafka_mock_cluster_destroy(m->mock);
+	rd_kafka_destroy(m->p);
+}
+
+static json_int_t kafka_number(struct watch *w, const char *key)
+{
+	json_t *j = watch_kafka(w);
+	json_int_t v = json_integer_value(json_object_get(j, key));
+
+	json_decref(j);
+	return v;
+}
+
+static void mocked_produce(struct mocked *m, int n, size_t len)
+{
+	void *value = calloc(1, len);
+
+	for (int i = 0; i < n; i++) {
+		rd_kafka_producev(m->p, RD_KAFKA_V_TOPIC("rounds"), RD_KAFKA_V_PARTITION(0), RD_KAFKA_V_VALUE(value, len), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_END);
+		rd_kafka_flush(m->p, 10000);
+	}
+	free(value);
+}
+
+/* The first sentence with the word, within a minute. */
+static void mocked_said(struct mocked *m, const char *word, char ret[static 256])
+{
+	for (uint64_t end = clock_us() + 60000000; clock_us() < end; usleep(20000))
+		while (watch_said(m->w, ret, 256))
+			if (strstr(ret, word))
+				return;
+	fail_msg("nothing was said of %s", word);
+}
+
+static void until_read(struct mocked *m, json_int_t bad)
+{
+	for (uint64_t end = clock_us() + 60000000; kafka_number(m->w, "bad") < bad; usleep(20000)) {
+		if (clock_us() > end)
+			fail_msg("%d records are read, not %d", (int)kafka_number(m->w, "bad"), (int)bad);
+		mocked_produce(m, 1, 4); /* it reads from the end: said until heard */
+	}
+}
+
+/* A leader that moves is said once, and reading goes on at the new one. */
+static void a_leader_moves(void **state)
+{
+	struct mocked m;
+	char text[256];
+
+	(void)state;
+	mocked_start(&m, 2, 1);
+	rd_kafka_mock_partition_set_leader(m.mock, "rounds", 0, 1);
+	until_read(&m, 1);
+	usleep(100000);
+	rd_kafka_mock_partition_set_leader(m.mock, "rounds", 0, 2);
+	mocked_said(&m, "moved to another broker (2)", text);
+	assert_non_null(strstr(text, "1 partition of rounds"));
+	until_read(&m, kafka_number(m.w, "bad") + 2);
+	while (watch_said(m.w, text, sizeof text))
+		assert_null(strstr(text, "moved"));
+	assert_int_equal(kafka_number(m.w, "lost"), 0);
+	mocked_end(&m);
+}
+
+/* The reader held still until the log (5 MiB a partition in the mock) has dropped what it would have read next: from where to where
+ * is said and counted, and reading goes on where the log begins. */
+static void retention_passes(void **state)
+{
+	struct mocked m;
+	char text[256];
+	static rd_kafka_resp_err_t err[10000];
+	long long lost = 0, at = 0;
+	json_int_t bad;
+
+	(void)state;
+	mocked_start(&m, 1, 1);
+	until_read(&m, 1);
+	for (size_t i = 0; i < sizeof err / sizeof *err; i++)
+		err[i] = RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION;
+	rd_kafka_mock_push_request_errors_array(m.mock, 1 /* Fetch */, sizeof err / sizeof *err, err); /* so it reads nothing, twice a second */
+	mocked_produce(&m, 14, 900000);
+	rd_kafka_mock_clear_request_errors(m.mock, 1);
+	mocked_said(&m, "passed retention before they were read", text);
+	assert_int_equal(sscanf(strstr(text, ": ") + 2, "%lld", &lost), 1);
+	assert_int_equal(sscanf(strstr(text, "reading on at ") + 14, "%lld", &at), 1);
+	assert_true(lost > 0 && at > lost);
+	assert_int_equal(kafka_number(m.w, "lost"), lost);
+	assert_int_equal(kafka_number(m.w, "gaps"), 1);
+	bad = kafka_number(m.w, "bad");
+	until_read(&m, bad + 1);
+	mocked_end(&m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(means), cmocka_unit_test(bounded), cmocka_unit_test(who_comes_back_begins_anew),
-					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(reads_what_is_produced), cmocka_unit_test(a_refusal_is_said_once)};
+					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(reads_what_is_produced), cmocka_unit_test(a_refusal_is_said_once),
+					   cmocka_unit_test(a_leader_moves), cmocka_unit_test(retention_passes)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -409,6 +409,8 @@ static void test_lost_log(void **unused)
 		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
 	assert_true(l->n.offset_gaps > 0 && l->n.lost > 0);
 	assert_true(l->n.records > 10);
+	assert_non_null(strstr(l->last_gap, "records 0 to 2 passed retention")); /* said: what, and how it goes on */
+	assert_non_null(strstr(l->last_gap, "reading on at 3"));
 	learner_close(l);
 	l = open_ok(&o, d, &w, 0); /* and that is repeatable again */
 	assert_true(l->n.offset_gaps > 0);
