@@ -38,6 +38,8 @@ int batcher_init(struct batcher *b, struct dev *d, const struct frozen *fz, bool
 void batcher_trim(struct batcher *b)
 {
 	free(b->ids);
+	free(b->pos);
+	free(b->seg);
 	free(b->t_ids);
 	free(b->y);
 	free(b->features);
@@ -48,11 +50,11 @@ void batcher_trim(struct batcher *b)
 	free(b->state_row);
 	free(b->mask);
 	free(b->in_vocab);
-	b->ids = b->t_ids = b->y = NULL;
+	b->ids = b->pos = b->seg = b->t_ids = b->y = NULL;
 	b->features = b->t_p = b->mass = b->weight = b->state_z = NULL;
 	b->state_row = NULL;
 	b->mask = b->in_vocab = NULL;
-	b->cap = b->cap_z = 0;
+	b->n = b->windows = b->n_z = b->cap = b->cap_z = 0;
 }
 
 void batcher_done(struct batcher *b)
@@ -94,40 +96,23 @@ int batcher_set_vocab(struct batcher *b, const int64_t *d2t, int V_d)
 	return r;
 }
 
+static bool grow(void *array, size_t bytes)
+{
+	void **p = array, *q = realloc(*p, bytes);
+	if (q)
+		*p = q;
+	return q;
+}
+
 static int reserve(struct batcher *b, int n, int H3)
 {
+	size_t k = (size_t)n;
 	if (n <= b->cap)
 		return 0;
-	size_t k = (size_t)n;
-	uint32_t *ids = realloc(b->ids, (k + 1) * sizeof *ids);
-	if (ids)
-		b->ids = ids;
-	uint32_t *t_ids = realloc(b->t_ids, k * TEACHER_K * sizeof *t_ids);
-	if (t_ids)
-		b->t_ids = t_ids;
-	uint32_t *y = realloc(b->y, k * sizeof *y);
-	if (y)
-		b->y = y;
-	real *f = realloc(b->features, k * (size_t)H3 * sizeof *f);
-	if (f)
-		b->features = f;
-	real *p = realloc(b->t_p, k * TEACHER_K * sizeof *p);
-	if (p)
-		b->t_p = p;
-	real *mass = realloc(b->mass, k * sizeof *mass), *w = realloc(b->weight, k * sizeof *w);
-	if (mass)
-		b->mass = mass;
-	if (w)
-		b->weight = w;
-	int32_t *rows = realloc(b->state_row, k * sizeof *rows);
-	if (rows)
-		b->state_row = rows;
-	uint8_t *m = realloc(b->mask, k), *v = realloc(b->in_vocab, k);
-	if (m)
-		b->mask = m;
-	if (v)
-		b->in_vocab = v;
-	if (!ids || !t_ids || !y || !f || !p || !mass || !w || !rows || !m || !v)
+	if (!grow(&b->ids, (k + 1) * sizeof *b->ids) || !grow(&b->pos, k * sizeof *b->pos) || !grow(&b->seg, k * sizeof *b->seg) || !grow(&b->y, k * sizeof *b->y) ||
+	    !grow(&b->t_ids, k * TEACHER_K * sizeof *b->t_ids) || !grow(&b->t_p, k * TEACHER_K * sizeof *b->t_p) ||
+	    !grow(&b->features, k * (size_t)H3 * sizeof *b->features) || !grow(&b->mass, k * sizeof *b->mass) || !grow(&b->weight, k * sizeof *b->weight) ||
+	    !grow(&b->state_row, k * sizeof *b->state_row) || !grow(&b->mask, k) || !grow(&b->in_vocab, k))
 		return -ENOMEM;
 	b->cap = n;
 	return 0;
@@ -206,30 +191,36 @@ static bool generated(const struct joined *j, int i)
 	return j->mask[i < j->n ? i : j->n - 1];
 }
 
-/* Teacher, y, in_vocab and mask of rows row0..row0+n-1. */
-static int teach(struct batcher *b, const struct joined *j, int row0, int n, int lead)
+/* Rows [at, at+n) of the batch have no teacher. */
+static void teach_nothing(struct batcher *b, size_t at, size_t n)
+{
+	memset(b->t_ids + at * TEACHER_K, 0, n * TEACHER_K * sizeof *b->t_ids);
+	memset(b->t_p + at * TEACHER_K, 0, n * TEACHER_K * sizeof *b->t_p);
+	memset(b->mask + at, 0, n);
+	memset(b->in_vocab + at, 0, n);
+	memset(b->y + at, 0, n * sizeof *b->y);
+	memset(b->mass + at, 0, n * sizeof *b->mass);
+}
+
+/* Teacher, y, in_vocab and mask of rows row0..row0+n-1, the batch's from base on. */
+static int teach(struct batcher *b, const struct joined *j, int base, int row0, int n, int lead)
 {
 	int *rows = malloc((size_t)n * 2 * sizeof *rows), *src = rows ? rows + n : NULL, m = 0;
 	if (!rows)
 		return -ENOMEM;
-	memset(b->t_ids, 0, (size_t)n * TEACHER_K * sizeof *b->t_ids);
-	memset(b->t_p, 0, (size_t)n * TEACHER_K * sizeof *b->t_p);
-	memset(b->mask, 0, (size_t)n);
-	memset(b->in_vocab, 0, (size_t)n);
-	memset(b->y, 0, (size_t)n * sizeof *b->y);
-	memset(b->mass, 0, (size_t)n * sizeof *b->mass);
+	teach_nothing(b, (size_t)base, (size_t)n);
 	for (int t = lead; t < n && row0 + t + 1 < j->n; t++) { /* nobody recorded what follows the run's last row's next token */
 		int next = row0 + t + 1;
 		if (!b->prompt_rows && !generated(j, next + 1))
 			continue;
 		if (j->gen_row[next] >= 0) {
 			size_t g = (size_t)j->gen_row[next] * (size_t)j->K;
-			teach_from_topk(b, t, j->topk_ids + g, j->topk_lp + g, j->K);
-			b->mask[t] = 1;
+			teach_from_topk(b, base + t, j->topk_ids + g, j->topk_lp + g, j->K);
+			b->mask[base + t] = 1;
 		} else if (j->hid_row[next] >= 0 && b->prompt_rows) {
-			rows[m] = t;
+			rows[m] = base + t;
 			src[m++] = j->hid_row[next];
-			b->mask[t] = 1;
+			b->mask[base + t] = 1;
 		}
 	}
 	int r = m ? teach_from_hidden(b, j, rows, src, m) : 0;
@@ -238,82 +229,123 @@ static int teach(struct batcher *b, const struct joined *j, int row0, int n, int
 }
 
 /* The final states of rows row0.. that whole teachers are made of. */
-static int fill_states(struct batcher *b, const struct joined *j, int row0, int n)
+static int fill_states(struct batcher *b, const struct joined *j, int base, int row0, int n)
 {
 	size_t H = (size_t)j->H;
-	int m = 0;
+	int m = b->n_z;
 	for (int t = 0; t < n; t++) {
 		int next = row0 + t + 1;
 		bool is = b->whole_teacher && b->prompt_rows && next < j->n && j->gen_row[next] < 0 && j->hid_row[next] >= 0;
-		b->state_row[t] = is ? m++ : -1;
+		b->state_row[base + t] = is ? m++ : -1;
 	}
 	if (m > b->cap_z) {
-		real *z = realloc(b->state_z, (size_t)m * H * sizeof *z);
-		if (!z)
+		if (!grow(&b->state_z, (size_t)m * H * sizeof *b->state_z))
 			return -ENOMEM;
-		b->state_z = z;
 		b->cap_z = m;
 	}
 	for (int t = 0; t < n; t++) {
-		if (b->state_row[t] < 0)
-			continue;
-		const uint16_t *from = j->hidden + (size_t)j->hid_row[row0 + t + 1] * H;
-		for (size_t h = 0; h < H; h++)
-			b->state_z[(size_t)b->state_row[t] * H + h] = (real)bf16_to_f32(from[h]);
+		int32_t z = b->state_row[base + t];
+		const uint16_t *from = z < 0 ? NULL : j->hidden + (size_t)j->hid_row[row0 + t + 1] * H;
+		for (size_t h = 0; from && h < H; h++)
+			b->state_z[(size_t)z * H + h] = (real)bf16_to_f32(from[h]);
 	}
-	b->states = (struct teacher_states){.row = b->state_row, .z = b->state_z, .head = &b->head_d};
+	b->n_z = m;
 	return 0;
 }
 
-/* Tokens, features and states; teacher, y, in_vocab and mask are there already or come next. */
-static int fill(struct batcher *b, const struct joined *j, int row0, int n)
-{
-	if (n < 2 || row0 < 0 || row0 + n > j->n || j->H != b->fz->H)
-		return -EINVAL;
-	int r = reserve(b, n, j->H3);
-	if (r)
-		return r;
-	memcpy(b->ids, j->ids + row0, ((size_t)n + 1) * sizeof *b->ids);
-	const uint16_t *f = j->features + (size_t)row0 * (size_t)j->H3;
-	for (size_t i = 0; i < (size_t)n * (size_t)j->H3; i++)
-		b->features[i] = (real)bf16_to_f32(f[i]);
-	return fill_states(b, j, row0, n);
-}
-
 /* A round from row t that had a accepted was refused x_{t+2+a}, which row t+a teaches. */
-static void weigh(struct batcher *b, const struct joined *j, int row0, int n)
+static void weigh(struct batcher *b, const struct joined *j, int base, int row0, int n)
 {
 	for (int t = 0; t < n; t++)
-		b->weight[t] = 1;
+		b->weight[base + t] = 1;
 	for (int s = 0; s < j->n_rounds; s++) {
 		int64_t row = (int64_t)j->round_start[s] + j->round_accepted[s] - row0;
 		if (j->round_accepted[s] < j->round_len[s] && row >= 0 && row < n)
-			b->weight[row] = (real)b->reject_weight;
+			b->weight[base + (int)row] = (real)b->reject_weight;
 	}
 }
 
-static void hand_out(struct batcher *b, const struct joined *j, int row0, int n, struct train_batch *ret, int *ret_weighted)
+/* A window's last token is the next row's, which it must not share with another window: behind it comes a row that carries
+ * that token, belongs to the window before and weighs nothing. */
+static void close_window(struct batcher *b, int H3)
+{
+	size_t at = (size_t)b->n;
+	b->pos[at] = b->pos[at - 1] + 1;
+	b->seg[at] = b->seg[at - 1];
+	memset(b->features + at * (size_t)H3, 0, (size_t)H3 * sizeof *b->features);
+	b->weight[at] = 1;
+	b->state_row[at] = -1;
+	teach_nothing(b, at, 1);
+}
+
+/* Tokens, positions, features, states and weights of a window whose first row is *ret_base of the batch; its teacher comes next,
+ * then b->n. Until then the batch is as it was. */
+static int fill(struct batcher *b, const struct joined *j, int row0, int n, int *ret_base)
+{
+	if (n < 2 || row0 < 0 || row0 + n > j->n || j->H != b->fz->H)
+		return -EINVAL;
+	int gap = b->windows ? 1 : 0, base = b->n + gap, r = base > INT32_MAX - 1 - n ? -EINVAL : reserve(b, base + n, j->H3);
+	if (r)
+		return r;
+	if (gap)
+		close_window(b, j->H3);
+	const uint16_t *f = j->features + (size_t)row0 * (size_t)j->H3;
+	real *to = b->features + (size_t)base * (size_t)j->H3;
+	for (size_t i = 0; i < (size_t)n * (size_t)j->H3; i++)
+		to[i] = (real)bf16_to_f32(f[i]);
+	memcpy(b->pos + base, j->pos + row0, (size_t)n * sizeof *b->pos);
+	for (int t = 0; t < n; t++)
+		b->seg[base + t] = (uint32_t)base;
+	weigh(b, j, base, row0, n);
+	r = fill_states(b, j, base, row0, n);
+	*ret_base = base;
+	return r;
+}
+
+static void keep(struct batcher *b, const struct joined *j, int base, int row0, int n)
+{
+	memcpy(b->ids + base, j->ids + row0, ((size_t)n + 1) * sizeof *b->ids);
+	b->n = base + n;
+	b->windows++;
+}
+
+void batch_begin(struct batcher *b)
+{
+	b->n = b->windows = b->n_z = 0;
+}
+
+int batch_add(struct batcher *b, const struct joined *j, int row0, int n, int lead)
+{
+	int base = 0, had_z = b->n_z, r = lead >= 0 && lead < n ? fill(b, j, row0, n, &base) : -EINVAL;
+	if (!r)
+		r = teach(b, j, base, row0, n, lead);
+	if (r)
+		b->n_z = had_z;
+	else
+		keep(b, j, base, row0, n);
+	return r;
+}
+
+void batch_end(struct batcher *b, struct train_batch *ret, int *ret_weighted)
 {
 	int weighted = 0;
 	bool even = !(b->reject_weight < 1) && !(b->reject_weight > 1);
-	if (!even)
-		weigh(b, j, row0, n);
-	for (int t = 0; t < n; t++)
+	for (int t = 0; t < b->n; t++)
 		weighted += b->mask[t] && b->in_vocab[t];
 	*ret_weighted = weighted;
+	b->states = (struct teacher_states){.row = b->state_row, .z = b->state_z, .head = &b->head_d};
 	*ret = (struct train_batch){
-		.n = n, .ids = b->ids, .pos = j->pos + row0, .features = b->features, .mask = b->mask, .weight = even ? NULL : b->weight,
-		.teacher = {.n = n, .K = TEACHER_K, .ids = b->t_ids, .p = b->t_p, .mass = b->mass}, .states = b->whole_teacher ? &b->states : NULL, .y = b->y, .in_vocab = b->in_vocab,
+		.n = b->n, .ids = b->ids, .pos = b->pos, .seg = b->windows > 1 ? b->seg : NULL, .features = b->features, .mask = b->mask, .weight = even ? NULL : b->weight,
+		.teacher = {.n = b->n, .K = TEACHER_K, .ids = b->t_ids, .p = b->t_p, .mass = b->mass}, .states = b->whole_teacher ? &b->states : NULL, .y = b->y, .in_vocab = b->in_vocab,
 	};
 }
 
 int batch_build(struct batcher *b, const struct joined *j, int row0, int n, int lead, struct train_batch *ret, int *ret_weighted)
 {
-	int r = lead >= 0 && lead < n ? fill(b, j, row0, n) : -EINVAL;
+	batch_begin(b);
+	int r = batch_add(b, j, row0, n, lead);
 	if (!r)
-		r = teach(b, j, row0, n, lead);
-	if (!r)
-		hand_out(b, j, row0, n, ret, ret_weighted);
+		batch_end(b, ret, ret_weighted);
 	return r;
 }
 
@@ -339,17 +371,17 @@ static void cut(struct batch_teacher *t, int n)
 
 struct batch_teacher *batch_teacher_copy(const struct batcher *b, int n)
 {
-	size_t k = (size_t)n;
+	size_t k = (size_t)n, at = (size_t)(b->n - n);
 	struct batch_teacher *t = malloc(batch_teacher_bytes(n));
 	if (!t)
 		return NULL;
 	cut(t, n);
-	memcpy(t->t_p, b->t_p, k * TEACHER_K * sizeof *t->t_p);
-	memcpy(t->t_ids, b->t_ids, k * TEACHER_K * sizeof *t->t_ids);
-	memcpy(t->mass, b->mass, k * sizeof *t->mass);
-	memcpy(t->y, b->y, k * sizeof *t->y);
-	memcpy(t->mask, b->mask, k);
-	memcpy(t->in_vocab, b->in_vocab, k);
+	memcpy(t->t_p, b->t_p + at * TEACHER_K, k * TEACHER_K * sizeof *t->t_p);
+	memcpy(t->t_ids, b->t_ids + at * TEACHER_K, k * TEACHER_K * sizeof *t->t_ids);
+	memcpy(t->mass, b->mass + at, k * sizeof *t->mass);
+	memcpy(t->y, b->y + at, k * sizeof *t->y);
+	memcpy(t->mask, b->mask + at, k);
+	memcpy(t->in_vocab, b->in_vocab + at, k);
 	return t;
 }
 
@@ -358,19 +390,20 @@ void batch_teacher_free(struct batch_teacher *t)
 	free(t);
 }
 
-int batch_build_taught(struct batcher *b, const struct joined *j, int row0, int n, const struct batch_teacher *t, struct train_batch *ret,
-		       int *ret_weighted)
+int batch_add_taught(struct batcher *b, const struct joined *j, int row0, int n, const struct batch_teacher *t)
 {
-	size_t k = (size_t)n;
-	int r = n == t->n ? fill(b, j, row0, n) : -EINVAL;
-	if (r)
+	int base = 0, had_z = b->n_z, r = n == t->n ? fill(b, j, row0, n, &base) : -EINVAL;
+	size_t k = (size_t)n, at = (size_t)base;
+	if (r) {
+		b->n_z = had_z;
 		return r;
-	memcpy(b->t_p, t->t_p, k * TEACHER_K * sizeof *t->t_p);
-	memcpy(b->t_ids, t->t_ids, k * TEACHER_K * sizeof *t->t_ids);
-	memcpy(b->mass, t->mass, k * sizeof *t->mass);
-	memcpy(b->y, t->y, k * sizeof *t->y);
-	memcpy(b->mask, t->mask, k);
-	memcpy(b->in_vocab, t->in_vocab, k);
-	hand_out(b, j, row0, n, ret, ret_weighted);
+	}
+	memcpy(b->t_p + at * TEACHER_K, t->t_p, k * TEACHER_K * sizeof *t->t_p);
+	memcpy(b->t_ids + at * TEACHER_K, t->t_ids, k * TEACHER_K * sizeof *t->t_ids);
+	memcpy(b->mass + at, t->mass, k * sizeof *t->mass);
+	memcpy(b->y + at, t->y, k * sizeof *t->y);
+	memcpy(b->mask + at, t->mask, k);
+	memcpy(b->in_vocab + at, t->in_vocab, k);
+	keep(b, j, base, row0, n);
 	return 0;
 }

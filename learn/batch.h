@@ -1,4 +1,4 @@
-/* A joined run (or a window of it) -> struct train_batch, with its teacher.
+/* Joined runs (or windows of them) -> struct train_batch, with its teacher.
  *
  * Alignment (eagle3.md §3.1-3.2): row t, step k predicts x_{t+2+k} from the
  * target's p(.|x_<=t+1+k). The shift by one happens here, once: teacher, y and
@@ -30,15 +30,15 @@ struct batcher {
 	struct weight head;   /* [V,H] bf16 */
 	struct weight head_d; /* [V_d,H] its rows of the draft vocabulary */
 	real *z, *logits;     /* device scratch: [CHUNK,H], [CHUNK,V] */
-	/* the batch being built; arrays of `cap` rows */
-	int cap;
-	uint32_t *ids, *t_ids, *y;
+	/* the batch being built: n rows of `windows` windows, arrays of `cap` rows */
+	int n, windows, cap;
+	uint32_t *ids, *pos, *seg, *t_ids, *y;
 	real *features, *t_p, *mass, *weight;
 	uint8_t *mask, *in_vocab;
 	struct teacher_states states; /* whole_teacher: the final states, cap_z of them */
 	real *state_z;
 	int32_t *state_row;
-	int cap_z;
+	int n_z, cap_z;
 };
 
 int MUSTCHECK batcher_init(struct batcher *b, struct dev *d, const struct frozen *fz, bool prompt_rows, struct errtext *e);
@@ -46,11 +46,17 @@ void batcher_trim(struct batcher *b); /* the batch's memory goes back; the next 
 void batcher_done(struct batcher *b); /* safe on a zeroed struct */
 /* The draft's vocabulary (offsets as in the file); again after each change. */
 int MUSTCHECK batcher_set_vocab(struct batcher *b, const int64_t *d2t, int V_d);
-/* Rows [row0, row0+n) of a run, the first `lead` of them as history alone (weight 0, no teacher); ret points into b until
- * the next call. *ret_weighted: rows with weight whose token is in the draft vocabulary. */
+/* One step may train several short windows, one behind the other: each attends to itself alone (train_batch.seg). A new batch is
+ * begun; windows are added; what batch_end hands out points into b until the next batch_begin. A window that fails is not in. */
+void batch_begin(struct batcher *b);
+/* Rows [row0, row0+n) of a run, the first `lead` of them as history alone (weight 0, no teacher). */
+int MUSTCHECK batch_add(struct batcher *b, const struct joined *j, int row0, int n, int lead);
+/* *ret_weighted: rows with weight whose token is in the draft vocabulary. */
+void batch_end(struct batcher *b, struct train_batch *ret, int *ret_weighted);
+/* A batch of one window. */
 int MUSTCHECK batch_build(struct batcher *b, const struct joined *j, int row0, int n, int lead, struct train_batch *ret, int *ret_weighted);
 
-/* A teacher kept for the next epoch: what batch_build worked out for n rows. One allocation. */
+/* A teacher kept for the next epoch: what batch_add worked out for n rows. One allocation. */
 struct batch_teacher {
 	int n;
 	uint32_t *t_ids, *y;
@@ -58,8 +64,7 @@ struct batch_teacher {
 	uint8_t *mask, *in_vocab;
 };
 size_t batch_teacher_bytes(int n);
-struct batch_teacher *batch_teacher_copy(const struct batcher *b, int n); /* of the last batch_build; NULL: no memory */
+struct batch_teacher *batch_teacher_copy(const struct batcher *b, int n); /* of the window added last; NULL: no memory */
 void batch_teacher_free(struct batch_teacher *t);
-/* batch_build with a teacher that was kept for the same rows and vocabulary. */
-int MUSTCHECK batch_build_taught(struct batcher *b, const struct joined *j, int row0, int n, const struct batch_teacher *t, struct train_batch *ret,
-				 int *ret_weighted);
+/* batch_add with a teacher that was kept for the same rows and vocabulary. */
+int MUSTCHECK batch_add_taught(struct batcher *b, const struct joined *j, int row0, int n, const struct batch_teacher *t);

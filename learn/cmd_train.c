@@ -25,7 +25,7 @@ struct conf {
 	char *store, *target_fp, *from_pool, *from_files, *judge_pool, *from_draft, *out, *daemon_socket;
 	bool json, prompt_rows, submit, resume;
 	int optimizer, loss, teacher, schedule, order, device, device_math;
-	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, eval_tokens, domain_max, k, cache_mb, ulysses, timeout_s;
+	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, eval_tokens, domain_max, k, cache_mb, ulysses, timeout_s;
 	double lr, muon_lr, clip, decay, ema, share, replay_share, anchor;
 };
 
@@ -73,6 +73,7 @@ static const struct conf_entry entries[] = {
 	{"train.anchor", CONF_REAL, AT(anchor), "0", 0, 1, NULL, false, "", "each step draws the weights this far towards the start (or the end of the first folder)"},
 	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
 	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 1 << 20, NULL, false, "tok", "rows of one step; longer runs take several"},
+	{"train.pack_rows", CONF_INT, AT(pack_rows), "0", 0, 1 << 20, NULL, false, "tok", "a step takes further runs while they fit into so many rows; 0 = one run a step"},
 	{"train.history_rows", CONF_INT, AT(history_rows), "256", 0, 16384, NULL, false, "tok", "rows before a window that are laid in front of it as context, an earlier request's too"},
 	{"train.prompt_rows", CONF_BOOL, AT(prompt_rows), "on", 0, 0, NULL, false, "", "learn from prompts too, not from replies alone"},
 	{"train.cache_mb", CONF_INT, AT(cache_mb), "1024", 0, 1e7, NULL, false, "MiB", "teachers kept in memory from one epoch to the next"},
@@ -215,7 +216,7 @@ static void options(const struct session *s, struct offline_options *o)
 		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .loss = (enum loss_kind)c->loss, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
 			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
 			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
-		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .history_rows = (int)c->history_rows, .epochs = (int)c->epochs, .tokens = c->tokens,
+		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .pack_rows = (int)c->pack_rows, .history_rows = (int)c->history_rows, .epochs = (int)c->epochs, .tokens = c->tokens,
 		.prompt_rows = c->prompt_rows, .whole_teacher = c->teacher == 1,
 		.cosine = c->schedule == 1, .stream = c->order == 1, .replay_share = c->replay_share, .anchor = c->anchor, .ema = c->ema, .heldout_share = c->share,
 		.heldout_domain_max = (int)c->domain_max, .k = (int)c->k, .eval_tokens = c->eval_tokens, .cache_bytes = (uint64_t)c->cache_mb << 20,

@@ -25,6 +25,7 @@ struct learner_options {
 	int grid[2];                  /* ranks and ulysses by which the steps of the journal are taken; set from train, {0} until a config says */
 	struct train_options train;
 	uint64_t seed;
+	int pack_rows; /* a step takes further runs while they fit into so many rows, max_rows at most; 0 = one run a step */
 	int draft_vocab, max_rows, history_rows, max_epochs, queue_max, heldout_max, heldout_domain_max;
 	bool prompt_rows, whole_teacher, auto_init, dedup;
 	double replay_share;

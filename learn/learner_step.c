@@ -1,8 +1,10 @@
 /* One step of the learner (learn/learner.h): choosing what to train, and training it.
  *
  * What a step trains is drawn from a counter random number keyed by (seed, step):
- * the oldest queued run, or, for a share of the steps and whenever nothing new
+ * the oldest queued run, or, for a share of the draws and whenever nothing new
  * waits, a run of the pool that was not trained max_epochs times yet: a domain first, then one of its runs.
+ * Further runs are drawn the same way while they fit into pack_rows, so that a step mixes new and old, its
+ * gradient is less one request's, and what an optimizer costs by the step is shared by more rows.
  */
 #include "learn/learner.h"
 
@@ -13,21 +15,26 @@
 #include "kernels/comm.h"
 #include "learn/keep.h"
 
-enum { MIN_WINDOW = 8, MAX_REPLAY_DOMAINS = 32, ROUND_REACH = 256 /* rows from a round's first to the one it was refused at, and more */ };
+enum { MIN_WINDOW = 8, MAX_REPLAY_DOMAINS = 32, PACK_MAX = 64, ROUND_REACH = 256 /* rows from a round's first to the one it was refused at, and more */ };
+
+struct window { /* of a run: rows [row0, row0+n) */
+	struct run *r;
+	int row0, n;
+};
 
 /* ---- choosing ---- */
 
-/* Counter random numbers: splitmix64's finalizer over (seed, step, stream). */
-static uint64_t draw(uint64_t seed, int64_t step, uint64_t stream)
+/* Counter random numbers: splitmix64's finalizer over (seed, step, place in the step, stream). */
+static uint64_t draw(const struct learner *l, int place, uint64_t stream)
 {
-	uint64_t x = seed + 0x9e3779b97f4a7c15u * ((uint64_t)step * 4 + stream + 1);
+	uint64_t x = l->o.seed + 0x9e3779b97f4a7c15u * ((uint64_t)l->step * 4 + stream + 1) + 0xd1342543de82ef95u * (uint64_t)place;
 	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
 	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
 	return x ^ (x >> 31);
 }
 
 /* A run of the pool: first a domain, each as likely as another whatever its traffic, then one of its runs. NULL: none. */
-static struct run *replay(struct learner *l)
+static struct run *replay(struct learner *l, int place)
 {
 	const char *domain[MAX_REPLAY_DOMAINS];
 	uint64_t n = 0, runs = 0;
@@ -42,41 +49,64 @@ static struct run *replay(struct learner *l)
 	}
 	if (!n)
 		return NULL;
-	const char *chosen = domain[draw(l->o.seed, l->step, 2) % n];
+	const char *chosen = domain[draw(l, place, 2) % n];
 	for (int i = 0; i < l->runs.n; i++)
 		runs += keep_replayable(l, &l->runs.v[i]) && strcmp(l->runs.v[i].domain, chosen) == 0;
-	uint64_t pick = draw(l->o.seed, l->step, 1) % runs;
+	uint64_t pick = draw(l, place, 1) % runs;
 	for (int i = 0; i < l->runs.n; i++)
 		if (keep_replayable(l, &l->runs.v[i]) && strcmp(l->runs.v[i].domain, chosen) == 0 && pick-- == 0)
 			return &l->runs.v[i];
 	return NULL;
 }
 
-/* The run that the next step trains, or NULL; *ret_row0: its first row. Changes nothing. */
-static struct run *choose(struct learner *l, int *ret_row0)
+/* What the next step trains at this place of it (0: first). 1, or 0: nothing. Changes nothing. */
+static int choose(struct learner *l, int place, struct window *ret)
 {
 	struct run *cur = l->cur_run ? runs_find(&l->runs, l->cur_run) : NULL, *queued = NULL;
 	uint64_t n = 0;
-	if (cur && !cur->bad && cur->state == RUN_TRAINED && l->cur_row > cur->first && l->cur_row + MIN_WINDOW <= cur->n) {
-		*ret_row0 = l->cur_row;
-		return cur;
-	}
-	for (int i = 0; i < l->runs.n; i++) {
+	bool goes_on = cur && !cur->bad && cur->state == RUN_TRAINED && l->cur_row > cur->first && l->cur_row + MIN_WINDOW <= cur->n;
+	for (int i = 0; i < l->runs.n && !goes_on; i++) {
 		struct run *r = &l->runs.v[i];
 		if (r->state == RUN_QUEUED && !queued)
 			queued = r;
 		n += keep_replayable(l, r);
 	}
-	double u = (double)(draw(l->o.seed, l->step, 0) >> 11) * 0x1p-53;
-	struct run *chosen = queued && !(n && u < l->o.replay_share / (1 << (l->drift < 3 ? l->drift : 3))) ? queued : n ? replay(l) : NULL;
-	*ret_row0 = chosen ? chosen->first : 0;
-	return chosen;
+	double u = (double)(draw(l, place, 0) >> 11) * 0x1p-53;
+	struct run *r = goes_on ? cur : queued && !(n && u < l->o.replay_share / (1 << (l->drift < 3 ? l->drift : 3))) ? queued : n ? replay(l, place) : NULL;
+	if (!r)
+		return 0;
+	int row0 = goes_on ? l->cur_row : r->first;
+	*ret = (struct window){r, row0, r->n - row0 < l->o.max_rows ? r->n - row0 : l->o.max_rows};
+	return 1;
+}
+
+/* What the next step trains, noted as trained: one window, then further ones while they fit. No run is in it twice. Returns how many. */
+static int take(struct learner *l, struct window *ret /* [PACK_MAX] */)
+{
+	int n = 0, rows = 0, most = l->o.pack_rows < l->o.max_rows ? l->o.pack_rows : l->o.max_rows;
+	struct window w;
+	while (n < PACK_MAX && choose(l, n, &w)) {
+		bool there = false;
+		for (int i = 0; i < n; i++)
+			there |= ret[i].r == w.r;
+		if (n && (there || rows + w.n > most))
+			break;
+		if (w.row0 == w.r->first) {
+			w.r->state = RUN_TRAINED;
+			w.r->epochs++;
+		}
+		l->cur_run = w.r->id;
+		l->cur_row = w.row0 + w.n;
+		rows += w.n;
+		ret[n++] = w;
+	}
+	return n;
 }
 
 bool learner_can_step(struct learner *l)
 {
-	int row0;
-	return l->t && !l->paused && choose(l, &row0);
+	struct window w;
+	return l->t && !l->paused && choose(l, 0, &w);
 }
 
 int learner_count(const struct learner *l, enum run_state s)
@@ -156,36 +186,73 @@ static int load_window(struct learner *l, struct run *r, int row0, int n, struct
 	return joined_load_rows(l->pool, NULL, 0, r, lo, hi, (uint32_t)l->fz->V, ret);
 }
 
-/* Train rows [row0, row0+n) of a run. A run that cannot be read or gives a non-finite step is never chosen again. */
-static int train(struct learner *l, struct run *r, int row0, int n)
+/* Not a run's fault: another process takes this step. */
+static bool fatal(const struct learner *l, int r)
 {
-	struct joined j = {0};
+	return r == -ENOMEM || comm_lost(r) || (r < 0 && l->d->lost);
+}
+
+static void spoilt(struct learner *l, struct window *w)
+{
+	w->r->bad = true; /* never chosen again */
+	l->n.steps_bad++;
+}
+
+/* The windows into a batch; those that cannot be read are left out. *ret_rows: without what leads up to them. */
+static int build(struct learner *l, struct window *w, int n, struct train_batch *ret, int *ret_rows, int *ret_weighted)
+{
+	int rows = 0;
+	batch_begin(&l->batcher);
+	for (int i = 0; i < n; i++) {
+		struct joined j = {0};
+		int k = load_window(l, w[i].r, w[i].row0, w[i].n, &j), at = j.history + w[i].row0 - j.from, lead = at < l->o.history_rows ? at : l->o.history_rows;
+		if (!k)
+			k = batch_add(&l->batcher, &j, at - lead, lead + w[i].n, lead);
+		joined_done(&j);
+		if (fatal(l, k))
+			return k;
+		if (k)
+			spoilt(l, &w[i]);
+		else
+			rows += w[i].n;
+	}
+	batch_end(&l->batcher, ret, ret_weighted);
+	*ret_rows = rows;
+	return 0;
+}
+
+/* Trains n windows as one step. Non-finite or far off together, they are taken one by one, so that one spoils no other; alone, such a
+ * window is left out, and its run is never chosen again unless it was merely far off. */
+static int train(struct learner *l, struct window *w, int n)
+{
 	struct train_batch b;
 	struct train_result res = {0};
-	int weighted = 0, k = load_window(l, r, row0, n, &j);
-	int at = j.history + row0 - j.from, lead = at < l->o.history_rows ? at : l->o.history_rows;
-	if (!k)
-		k = batch_build(&l->batcher, &j, at - lead, lead + n, lead, &b, &weighted);
+	int rows = 0, weighted = 0, k = build(l, w, n, &b, &rows, &weighted);
+	if (k || !rows)
+		return k;
 	/* Most kinds of loss are a mean over all rows. per_row: as if there were no lead, for people; per_weighted: over the rows with weight, for
 	 * what is usual, or a run whose rows are taught more densely than others' would pass for a spike. */
 	bool over_all = l->o.train.loss != LOSS_LK_ALPHA && l->o.train.loss != LOSS_LK_LAMBDA;
-	double per_row = over_all ? (double)(lead + n) / (double)n : 1, per_weighted = over_all && weighted ? (double)(lead + n) / (double)weighted : 1;
+	double per_row = over_all ? (double)b.n / (double)rows : 1, per_weighted = over_all && weighted ? (double)b.n / (double)weighted : 1;
 	b.loss_max = loss_limit(l) / per_weighted;
-	if (!k && weighted == 0)
-		l->n.steps_empty++;
-	else if (!k)
+	if (weighted)
 		k = l->o.kind->step(l->t, &b, &res);
-	joined_done(&j);
+	else
+		l->n.steps_empty++;
+	if (fatal(l, k))
+		return k;
+	if (k && n > 1) {
+		for (k = 0; n > 0 && !k; n--, w++)
+			k = w->r->bad ? 0 : train(l, w, 1);
+		return k;
+	}
 	double each = res.loss * per_weighted;
 	res.loss *= per_row;
-	if (k == -ENOMEM || comm_lost(k) || (k < 0 && l->d->lost)) /* not the run's fault: another process takes this step */
-		return k;
 	if (k == 1 && isfinite(res.loss) && isfinite(res.grad_norm)) { /* far off, yet a number: this step is left out, the run is not */
 		l->n.steps_spike++;
 		note_usual(l, each);
 	} else if (k) {
-		r->bad = true;
-		l->n.steps_bad++;
+		spoilt(l, w);
 	} else if (weighted) {
 		note(l, &res);
 		note_usual(l, each);
@@ -207,20 +274,13 @@ static int same_grid(const struct learner *l, int64_t step, struct errtext *e)
 
 int learner_apply_step(struct learner *l, const struct journal_entry *x, struct errtext *e)
 {
-	int row0;
-	struct run *r = l->t ? choose(l, &row0) : NULL;
-	if (!r || x->number != l->step)
+	struct window w[PACK_MAX];
+	if (!l->t || x->number != l->step || !choose(l, 0, w))
 		return errtext_set(e, -EINVAL, "journal: step %" PRId64 " does not follow from what came before it (step %" PRId64 ")", x->number, l->step);
-	int k = same_grid(l, x->number, e), n = r->n - row0 < l->o.max_rows ? r->n - row0 : l->o.max_rows;
+	int k = same_grid(l, x->number, e);
 	if (k)
 		return k;
-	if (row0 == r->first) {
-		r->state = RUN_TRAINED;
-		r->epochs++;
-	}
-	l->cur_run = r->id;
-	l->cur_row = row0 + n;
-	k = train(l, r, row0, n);
+	k = train(l, w, take(l, w));
 	if (k)
 		return errtext_set(e, k, "step %" PRId64 ": %s", l->step, comm_lost(k) && l->o.train.ranks ? l->o.train.ranks->error : l->d->lost ? l->d->error : strerror(-k));
 	l->step++;

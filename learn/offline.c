@@ -1,6 +1,6 @@
 /* Offline training (learn/offline.h).
  *
- * A lesson is a window of a run, what one step trains. Its teacher is worked out
+ * A lesson is a window of a run; a step trains one, or as many short ones as fill it. Its teacher is worked out
  * once and kept while there is room: in later epochs only the features are read
  * again. Which runs are held out, and the order of each epoch, come from
  * counter random numbers keyed by the seed.
@@ -17,7 +17,7 @@
 #include "learn/init.h"
 #include "learn/ttt.h"
 
-enum { MIN_WINDOW = 8 };
+enum { MIN_WINDOW = 8, PACK_MAX = 64 };
 
 static uint64_t draw(uint64_t seed, uint64_t stream, uint64_t i)
 {
@@ -130,6 +130,20 @@ static int copy_draft(struct offline *x, const struct draft *from)
 	return 0;
 }
 
+/* Steps that all lessons take once, in the order of the corpus; in another order it is about as many. */
+static int64_t packs(const struct offline *x)
+{
+	int64_t n = 0;
+	for (int i = 0, rows = 0; i < x->n_lessons; i++) {
+		if (!n || rows + x->lesson[i].n > x->o->pack_rows) {
+			n++;
+			rows = 0;
+		}
+		rows += x->lesson[i].n;
+	}
+	return n;
+}
+
 static int begin(struct offline *x, const struct draft *start, int64_t rows, struct errtext *e)
 {
 	const struct offline_options *o = x->o;
@@ -138,7 +152,7 @@ static int begin(struct offline *x, const struct draft *start, int64_t rows, str
 	double again = o->stream ? 1 / (1 - o->replay_share) : o->epochs;
 	int64_t all = (int64_t)((double)rows * again), most = o->tokens && o->tokens < all ? o->tokens : all;
 	x->rep.tokens_total = most;
-	x->rep.steps = (int64_t)ceil((double)x->n_lessons * again * ((double)most / (double)all));
+	x->rep.steps = (int64_t)ceil((double)packs(x) * again * ((double)most / (double)all));
 	t.total_steps = o->cosine ? x->rep.steps + 1 : 0;
 	int r = start ? copy_draft(x, start) : first_draft(x, e);
 	if (!r)
@@ -284,32 +298,48 @@ static int look(struct offline *x)
 
 /* ---- training ---- */
 
-static int build(struct offline *x, struct lesson *l, const struct joined *j, struct train_batch *b, int *ret_weighted)
-{
-	int at = j->history + l->row0, lead = at < x->o->history_rows ? at : x->o->history_rows, n = lead + l->n;
-	if (l->kept)
-		return batch_build_taught(&x->batcher, j, at - lead, n, l->kept, b, ret_weighted);
-	int r = batch_build(&x->batcher, j, at - lead, n, lead, b, ret_weighted);
-	size_t bytes = batch_teacher_bytes(n);
-	bool comes_again = x->o->stream ? x->o->replay_share > 0 : x->o->epochs > 1;
-	if (!r && comes_again && x->cached + bytes <= x->o->cache_bytes && (l->kept = batch_teacher_copy(&x->batcher, n)))
-		x->cached += bytes;
-	return r;
-}
-
-static int step(struct offline *x, struct lesson *l)
+/* The lesson's window, behind those that the batch has. A run that cannot be read is left out. */
+static int add(struct offline *x, struct lesson *l)
 {
 	struct joined j = {0};
+	int r = corpus_load(x->corpus, l->run, l->row0 < x->o->history_rows ? x->o->history_rows - l->row0 : 0, &j);
+	if (r)
+		return r == -ENOMEM ? r : 0;
+	int at = j.history + l->row0, lead = at < x->o->history_rows ? at : x->o->history_rows, n = lead + l->n;
+	bool comes_again = x->o->stream ? x->o->replay_share > 0 : x->o->epochs > 1;
+	size_t bytes = batch_teacher_bytes(n);
+	if (l->kept) {
+		r = batch_add_taught(&x->batcher, &j, at - lead, n, l->kept);
+	} else {
+		r = batch_add(&x->batcher, &j, at - lead, n, lead);
+		if (!r && comes_again && x->cached + bytes <= x->o->cache_bytes && (l->kept = batch_teacher_copy(&x->batcher, n)))
+			x->cached += bytes;
+	}
+	joined_done(&j);
+	return r == -ENOMEM || (r < 0 && x->d->lost) ? r : 0;
+}
+
+/* One step on n lessons. Together non-finite, they are taken one by one, so that one spoils no other. */
+static int step(struct offline *x, struct lesson *const *l, int n)
+{
 	struct train_batch b;
 	struct train_result res = {0};
-	int weighted = 0, r = corpus_load(x->corpus, l->run, l->row0 < x->o->history_rows ? x->o->history_rows - l->row0 : 0, &j);
-	if (!r)
-		r = build(x, l, &j, &b, &weighted);
-	if (!r && weighted)
+	int weighted = 0, r = 0;
+	batch_begin(&x->batcher);
+	for (int i = 0; i < n && !r; i++)
+		r = add(x, l[i]);
+	if (r)
+		return r;
+	batch_end(&x->batcher, &b, &weighted);
+	if (weighted)
 		r = x->o->kind->step(x->t, &b, &res);
-	joined_done(&j);
 	if (r == -ENOMEM || comm_lost(r) || (r < 0 && x->d->lost))
 		return r;
+	if (r && n > 1) {
+		for (r = 0; n > 0 && !r; n--, l++)
+			r = step(x, l, 1);
+		return r;
+	}
 	if (r || !weighted) /* damaged or non-finite: left out, as online */
 		return 0;
 	struct offline_report *rep = &x->rep;
@@ -327,11 +357,11 @@ static bool over(const struct offline *x)
 	return (x->o->tokens && x->rep.tokens >= x->o->tokens) || (x->o->stop && *x->o->stop);
 }
 
-/* One lesson and what is said about it. */
-static int one(struct offline *x, struct lesson *l)
+/* The lessons of a step and what is said about it. */
+static int one(struct offline *x, struct lesson *const *l, int n)
 {
 	uint64_t t0 = clock_us();
-	int r = step(x, l);
+	int r = step(x, l, n);
 	x->spent_us += clock_us() - t0;
 	x->rep.seconds = (double)x->spent_us / 1e6;
 	if (!r)
@@ -341,43 +371,61 @@ static int one(struct offline *x, struct lesson *l)
 	return r;
 }
 
-static int shuffled(struct offline *x)
+/* The lesson that comes next, or NULL. Shuffled: of this epoch's order. Stream: in the order in which they came, between them, for a
+ * share of the steps, one from before (*ret_again). */
+static struct lesson *next(struct offline *x, bool *ret_again)
 {
-	int r = 0;
-	for (int64_t all = (int64_t)x->o->epochs * x->n_lessons, epoch = -1; x->done < all && !r && !over(x);) {
-		int64_t now = x->done / x->n_lessons, i = x->done % x->n_lessons;
-		if (now != epoch)
-			shuffle(x, (int)now);
-		epoch = now;
-		x->done++;
-		r = one(x, &x->lesson[x->order[i]]);
+	*ret_again = false;
+	if (!x->o->stream) {
+		int64_t epoch = x->done / x->n_lessons;
+		if (epoch >= x->o->epochs)
+			return NULL;
+		if (epoch != x->shuffled)
+			shuffle(x, (int)epoch);
+		x->shuffled = epoch;
+		return &x->lesson[x->order[x->done % x->n_lessons]];
 	}
+	if (x->done >= x->n_lessons)
+		return NULL;
+	uint64_t i = (uint64_t)x->done, n = (uint64_t)x->turn;
+	*ret_again = i > 0 && (double)(draw(x->o->seed, 2, n) >> 11) * 0x1p-53 < x->o->replay_share;
+	return &x->lesson[*ret_again ? draw(x->o->seed, 3, n) % i : i];
+}
+
+/* A folder's end is looked at; the first one's end is what the anchor holds to. */
+static int next_leg(struct offline *x, int leg)
+{
+	int r = x->done ? look(x) : 0;
+	if (!r && x->done && x->o->anchor > 0 && !x->anchor)
+		r = drop_anchor(x);
+	x->rep.leg = leg;
 	return r;
 }
 
-/* In the order in which they came; between them, for a share of the steps, one from before. A folder's end is looked at. */
-static int streamed(struct offline *x)
+/* Steps to the end. A step takes lessons while they fit into pack_rows; the first always does. */
+static int lessons(struct offline *x)
 {
 	int r = 0;
-	while (x->done < x->n_lessons && !r && !over(x)) {
-		uint64_t i = (uint64_t)x->done, n = (uint64_t)x->turn;
-		bool again = i > 0 && (double)(draw(x->o->seed, 2, n) >> 11) * 0x1p-53 < x->o->replay_share;
-		if (again) {
+	while (!r && !over(x)) {
+		struct lesson *v[PACK_MAX], *l;
+		int n = 0, rows = 0;
+		bool again;
+		while (!r && n < PACK_MAX && (l = next(x, &again))) {
+			int leg = x->corpus->pool_of[l->run];
+			bool turned = x->o->stream && !again && leg != x->rep.leg;
+			if (n && (turned || rows + l->n > x->o->pack_rows))
+				break;
+			if (turned)
+				r = next_leg(x, leg);
+			rows += l->n;
+			x->done += !again;
 			x->turn++;
-			r = one(x, &x->lesson[draw(x->o->seed, 3, n) % i]);
-			continue;
+			v[n++] = l;
 		}
-		int leg = x->corpus->pool_of[x->lesson[i].run];
-		if (i && leg != x->rep.leg) {
-			r = look(x);
-			if (!r && x->o->anchor > 0 && !x->anchor)
-				r = drop_anchor(x);
-		}
-		x->rep.leg = leg;
-		x->done++;
-		x->turn++;
+		if (!n)
+			break;
 		if (!r)
-			r = one(x, &x->lesson[i]);
+			r = one(x, v, n);
 	}
 	return r;
 }
@@ -386,14 +434,14 @@ static int train(struct offline *x)
 {
 	int r = x->o->eval_tokens && !x->done ? look(x) : 0;
 	if (!r)
-		r = x->o->stream ? streamed(x) : shuffled(x);
+		r = lessons(x);
 	return r ? r : look(x);
 }
 
 int offline_train(const struct offline_options *o, struct dev *d, struct corpus *corpus, struct corpus *judge_by, const struct draft *start,
 		  const struct offline_calls *calls, struct errtext *e)
 {
-	struct offline x = {.o = o, .d = d, .corpus = corpus, .judge = judge_by, .calls = calls, .e = e};
+	struct offline x = {.shuffled = -1, .o = o, .d = d, .corpus = corpus, .judge = judge_by, .calls = calls, .e = e};
 	int64_t rows = 0;
 	int r = hold_out(&x);
 	if (!r)

@@ -17,10 +17,11 @@ struct offline_options {
 	struct train_options train;   /* total_steps is set here, from the schedule */
 	uint64_t seed;
 	int draft_vocab, max_rows, history_rows, epochs;
+	int pack_rows;                /* a step takes further runs while they fit into so many rows; 0 = one run a step */
 	int64_t tokens;               /* end after so many trained rows; 0 = after the epochs */
 	bool prompt_rows, whole_teacher, cosine;
 	bool stream;                  /* runs in the order of the corpus, once, as the learner meets them; else a new permutation each epoch */
-	double replay_share;          /* stream: share of the steps that train a run from before instead */
+	double replay_share;          /* stream: share of what is trained that is a run from before */
 	double anchor;                /* each step draws the weights this far towards the start, or towards the end of the first folder; 0 = free */
 	double ema;                   /* decay a step of the averaged weights, which are what is judged and kept; 0 = the last weights */
 	double heldout_share;         /* of the runs, when no evaluation corpus is given */

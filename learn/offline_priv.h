@@ -24,7 +24,8 @@ struct offline {
 	struct offline_report rep;
 	int64_t eval_at;
 	int64_t done;             /* lessons behind us; stream: places of the corpus */
-	int64_t turn;             /* stream: steps, those that train from before included */
+	int64_t turn;             /* lessons taken, those from before included */
+	int64_t shuffled;         /* the epoch that order[] is of; -1: none yet */
 	uint64_t spent_us;
 };
 

@@ -41,7 +41,7 @@ struct conf {
 	int64_t memory_mb, flat_after, max_age_h;
 	double tpot_ms, tpot_ratio, least, flat_gain;
 	int64_t ulysses, timeout_s;
-	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
+	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
 	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, follow_print, init_wait_s;
 	int64_t tenant_window, request_rows;
 	double lr, muon_lr, clip, decay, ema, anchor, replay_share, max_scale, tenant_share, spike, reject_weight;
@@ -87,6 +87,7 @@ static const struct conf_entry entries[] = {
 	{"train.warmup_steps", CONF_INT, AT(warmup_steps), "10", 0, 1e9, NULL, false, "steps", "linear warm-up of the learning rate"},
 	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
 	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 1 << 20, NULL, false, "tok", "rows of one step; longer runs take several"},
+	{"train.pack_rows", CONF_INT, AT(pack_rows), "0", 0, 1 << 20, NULL, false, "tok", "a step takes further runs while they fit into so many rows; 0 = one run a step"},
 	{"train.history_rows", CONF_INT, AT(history_rows), "256", 0, 16384, NULL, false, "tok", "rows before a window that are laid in front of it as context, an earlier request's too"},
 	{"train.ema", CONF_REAL, AT(ema), "0.95", 0, 0.99999, NULL, false, "", "decay a step of the averaged weights, which are what is published; 0 = the last weights are"},
 	{"train.anchor", CONF_REAL, AT(anchor), "0.002", 0, 1, NULL, false, "", "each step draws the weights this far towards the version that was begun from or last accepted; 0 = not"},
@@ -136,7 +137,7 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .loss = (enum loss_kind)c->loss, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
 			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
 			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
-		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .history_rows = (int)c->history_rows, .max_epochs = (int)c->max_epochs,
+		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .pack_rows = (int)c->pack_rows, .history_rows = (int)c->history_rows, .max_epochs = (int)c->max_epochs,
 		.queue_max = (int)c->queue_max, .heldout_max = (int)c->heldout_max, .heldout_domain_max = (int)c->heldout_domain_max,
 		.prompt_rows = c->prompt_rows, .whole_teacher = c->teacher == 1, .auto_init = c->auto_init, .replay_share = c->replay_share, .dedup = c->dedup, .ema = c->ema, .anchor = c->anchor,
 		.max_scale = c->max_scale, .tenant_share = c->tenant_share, .tenant_window = c->tenant_window,

@@ -171,6 +171,73 @@ static void test_window(void **state)
 	assert_int_equal(batch_build(&f->b, &f->j, 25, 10, 0, &b, &weighted), -EINVAL);
 }
 
+/* Rows `at` and on of batch b are the n rows that `alone` has, in every array, and of a run that begins there. */
+static void same_rows(const struct train_batch *b, int at, const struct train_batch *alone, int n)
+{
+	const size_t H3 = 3 * TW_H;
+	assert_memory_equal(b->ids + at, alone->ids, ((size_t)n + 1) * sizeof *b->ids);
+	assert_memory_equal(b->pos + at, alone->pos, (size_t)n * sizeof *b->pos);
+	assert_memory_equal(b->features + (size_t)at * H3, alone->features, (size_t)n * H3 * sizeof *b->features);
+	assert_memory_equal(b->teacher.p + at * TEACHER_K, alone->teacher.p, (size_t)n * TEACHER_K * sizeof *b->teacher.p);
+	assert_memory_equal(b->teacher.ids + at * TEACHER_K, alone->teacher.ids, (size_t)n * TEACHER_K * sizeof *b->teacher.ids);
+	assert_memory_equal(b->teacher.mass + at, alone->teacher.mass, (size_t)n * sizeof *b->teacher.mass);
+	assert_memory_equal(b->mask + at, alone->mask, (size_t)n);
+	assert_memory_equal(b->y + at, alone->y, (size_t)n * sizeof *b->y);
+	assert_memory_equal(b->in_vocab + at, alone->in_vocab, (size_t)n);
+	for (int t = 0; t < n; t++) {
+		if (b->seg)
+			assert_int_equal(b->seg[at + t], at);
+		int mine = b->states ? b->states->row[at + t] : -1, its = alone->states ? alone->states->row[t] : -1;
+		assert_int_equal(mine >= 0, its >= 0);
+		if (mine >= 0)
+			assert_memory_equal(b->states->z + mine * TW_H, alone->states->z + its * TW_H, TW_H * sizeof(real));
+	}
+}
+
+/* Two windows in one batch: each the rows it has alone, with a row of no weight between them that carries the first one's last
+ * token; a window that cannot be added, and one whose teacher was kept, change nothing of that. */
+static void test_packed(void **state)
+{
+	struct fixture *f = *state;
+	struct batcher other;
+	struct errtext e = {""};
+	struct train_batch b, first, second;
+	int weighted, w1, w2;
+	enum { A = 10, B = 17, LEAD = 4 };
+	assert_int_equal(batcher_init(&other, f->d, &f->fz, true, &e), 0);
+	assert_int_equal(batcher_set_vocab(&other, f->d2t, VD), 0);
+	for (int whole = 0; whole < 2; whole++) {
+		struct batch_teacher *kept;
+		f->b.whole_teacher = other.whole_teacher = whole;
+		batch_begin(&f->b);
+		assert_int_equal(batch_add(&f->b, &f->j, 7, A, 0), 0);
+		assert_int_equal(batch_add(&f->b, &f->j, 25, 10, 0), -EINVAL);
+		assert_int_equal(batch_add(&f->b, &f->j, 3, B, LEAD), 0);
+		kept = batch_teacher_copy(&f->b, B);
+		assert_non_null(kept);
+		for (int taught = 0; taught < 2; taught++) {
+			if (taught) {
+				batch_begin(&f->b);
+				assert_int_equal(batch_add(&f->b, &f->j, 7, A, 0), 0);
+				assert_int_equal(batch_add_taught(&f->b, &f->j, 3, B, kept), 0);
+			}
+			batch_end(&f->b, &b, &weighted);
+			assert_int_equal(b.n, A + 1 + B);
+			assert_int_equal(b.teacher.n, b.n);
+			assert_int_equal(batch_build(&other, &f->j, 7, A, 0, &first, &w1), 0);
+			assert_null(first.seg);
+			same_rows(&b, 0, &first, A);
+			assert_int_equal(b.mask[A], 0);
+			assert_int_equal(b.seg[A], 0);
+			assert_int_equal(batch_build(&other, &f->j, 3, B, LEAD, &second, &w2), 0);
+			same_rows(&b, A + 1, &second, B);
+			assert_int_equal(weighted, w1 + w2);
+		}
+		batch_teacher_free(kept);
+	}
+	batcher_done(&other);
+}
+
 /* Mass is what was renormalised: with it the teacher is the target's own distribution again. */
 static void test_mass(void **state)
 {
@@ -261,6 +328,6 @@ static void test_bad_vocab(void **state)
 int main(void)
 {
 #define T(x) cmocka_unit_test_setup_teardown(x, setup, teardown)
-	const struct CMUnitTest tests[] = {T(test_teacher), T(test_replies_only), T(test_window), T(test_mass), T(test_whole_teacher), T(test_rejected), T(test_bad_vocab)};
+	const struct CMUnitTest tests[] = {T(test_teacher), T(test_replies_only), T(test_window), T(test_packed), T(test_mass), T(test_whole_teacher), T(test_rejected), T(test_bad_vocab)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
