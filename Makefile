@@ -104,7 +104,7 @@ $(B)/serve/redraft-serve.o $(B)/serve/control.o $(B)/learn/redraft-learn.o $(B)/
 $(B)/serve/%.o $(B)/learn/%.o $(B)/daemon/%.o: CFLAGS += -I$(B)
 
 # CUDA: one library of kernels/cuda, loaded at run time where a driver answers. The same sources also become one that runs on a
-# CPU (tests/cuemu), which is what the tests load, with stand-ins for the driver and cuBLAS beside it.
+# CPU (tests/cuemu), which is what the tests load, with stand-ins for the driver, cuBLAS and NCCL beside it.
 ifeq ($(origin CUDA_HOME),undefined) # once, not wherever it is named
 CUDA_HOME  := $(or $(patsubst %/bin/nvcc,%,$(firstword $(wildcard /usr/local/cuda/bin/nvcc))),$(shell deploy/install-deps --cuda))
 endif
@@ -147,6 +147,8 @@ $(B)/cuemu/libcuemu.so: $(B)/cuemu/fibers.o $(B)/cuemu/runtime.o
 	$(EMULINK)
 $(B)/cuemu/libcublas.so.13: $(B)/cuemu/blas.o $(B)/cuemu/libcuemu.so
 	$(EMULINK)
+$(B)/cuemu/libnccl.so.2: $(B)/cuemu/nccl.o $(B)/cuemu/libcuemu.so
+	$(EMULINK)
 $(B)/cuemu/libcuda.so.1: $(B)/cuemu/driver.o
 	$(EMULINK)
 $(B)/cuemu/redraft-cuda.so: $(call CUDA_OBJ,$(B)/cuemu) $(B)/cuemu/libcuemu.so
@@ -174,7 +176,7 @@ $(foreach r,base schemas kernels serve learn daemon load cross,$(eval $(call roo
 ifeq ($(V),release) # it starts the real program
 $(B)/tests/learn/test_ranks: | $(B)/bin/redraft-learn $(MPI)
 endif
-$(filter $(B)/tests/kernels/% $(B)/tests/cross/%,$(UNIT_BIN)): | $(EMU)
+$(filter $(B)/tests/kernels/% $(B)/tests/cross/%,$(UNIT_BIN)) $(B)/tests/learn/test_seqpar: | $(EMU)
 # Benches below the programs: build/release/bench/bench_<name>
 $(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS) $(BASE))
 $(B)/bench/bench_gpu: $(B)/tests/bench/bench_gpu.o $(call obj,$(KERNELS) $(BASE))

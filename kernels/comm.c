@@ -1,7 +1,7 @@
 /* Collectives over post and wait (kernels/comm.h).
  *
- * Groups are small (a sequence is shared by 2 to 16 ranks), so everything goes
- * straight from rank to rank: no trees. A sum is cut into one slice a rank; each
+ * Groups are small (a sequence is shared by 2 to 16 ranks): no trees. What the host knows goes by way of
+ * rank 0, the devices' straight from rank to rank. A sum is cut into one slice a rank; each
  * rank adds the others' slices to its own in the order of ranks and hands the
  * result round, in pieces, so that the scratch stays small.
  */
@@ -28,9 +28,21 @@ struct comm *comm_free(struct comm *c)
 	return NULL;
 }
 
-int comm_post(struct comm *c, const struct comm_out *out, int n_out, const struct comm_in *in, int n_in)
+int comm_device(struct comm *c, struct dev *d, struct errtext *e)
 {
-	return c->failed ? c->failed : c->ops->post(c, out, n_out, in, n_in);
+	int r = 0;
+	if (c->size > 1 && c->ops->device)
+		r = c->ops->device(c, d, e);
+	else if (c->size > 1 && d->kind != DEV_CPU)
+		r = errtext_set(e, -ENOTSUP, "ranks by %s share what lies in ordinary memory, and this device has its own: take device = cpu, or start the ranks without a launcher", c->ops->name);
+	if (!r)
+		c->d = d;
+	return r;
+}
+
+int comm_post(struct comm *c, enum comm_memory where, const struct comm_out *out, int n_out, const struct comm_in *in, int n_in)
+{
+	return c->failed ? c->failed : c->ops->post(c, where, out, n_out, in, n_in);
 }
 
 int comm_wait(struct comm *c)
@@ -38,9 +50,9 @@ int comm_wait(struct comm *c)
 	return c->failed ? c->failed : c->ops->wait(c);
 }
 
-static int exchange(struct comm *c, const struct comm_out *out, int n_out, const struct comm_in *in, int n_in)
+static int exchange(struct comm *c, enum comm_memory where, const struct comm_out *out, int n_out, const struct comm_in *in, int n_in)
 {
-	int r = comm_post(c, out, n_out, in, n_in);
+	int r = comm_post(c, where, out, n_out, in, n_in);
 	return r ? r : comm_wait(c);
 }
 
@@ -51,35 +63,35 @@ int comm_broadcast(struct comm *c, void *p, size_t bytes)
 	if (c->size == 1)
 		return 0;
 	if (c->rank)
-		return exchange(c, NULL, 0, &in, 1);
+		return exchange(c, COMM_HOST, NULL, 0, &in, 1);
 	for (int i = 1; i < c->size; i++)
 		out[i - 1] = (struct comm_out){i, p, bytes};
-	return exchange(c, out, c->size - 1, NULL, 0);
-}
-
-/* The others, each once, starting with my neighbour, so that no rank is everybody's first. */
-static int other(const struct comm *c, int i)
-{
-	return (c->rank + 1 + i) % c->size;
+	return exchange(c, COMM_HOST, out, c->size - 1, NULL, 0);
 }
 
 int comm_all_gather(struct comm *c, const void *mine, void *ret_all, size_t bytes)
 {
-	struct comm_out out[COMM_MAX_RANKS];
+	struct comm_out out = {0, mine, bytes};
 	struct comm_in in[COMM_MAX_RANKS];
-	memcpy((char *)ret_all + (size_t)c->rank * bytes, mine, bytes);
-	for (int i = 0; i < c->size - 1; i++) {
-		int p = other(c, i);
-		out[i] = (struct comm_out){p, mine, bytes};
-		in[i] = (struct comm_in){p, (char *)ret_all + (size_t)p * bytes, bytes};
-	}
-	return exchange(c, out, c->size - 1, in, c->size - 1);
+	char *all = ret_all;
+	int r;
+	memcpy(all + (size_t)c->rank * bytes, mine, bytes);
+	for (int p = 1; p < c->size; p++)
+		in[p - 1] = (struct comm_in){p, all + (size_t)p * bytes, bytes};
+	r = c->rank ? exchange(c, COMM_HOST, &out, 1, NULL, 0) : exchange(c, COMM_HOST, NULL, 0, in, c->size - 1);
+	return r ? r : comm_broadcast(c, all, (size_t)c->size * bytes);
 }
 
 int comm_barrier(struct comm *c)
 {
 	char mine = 0, all[COMM_MAX_RANKS] = {0};
 	return comm_all_gather(c, &mine, all, 1);
+}
+
+/* The others, each once, starting with my neighbour, so that no rank is everybody's first. */
+static int other(const struct comm *c, int i)
+{
+	return (c->rank + 1 + i) % c->size;
 }
 
 /* Slice i of x [n] has len reals at i * len; the last ones may be short or empty. */
@@ -102,7 +114,7 @@ static int sum_piece(struct comm *c, struct dev *d, real *x, size_t n, real *got
 		out[i] = (struct comm_out){p, x + (size_t)p * len, slice_of(n, len, p) * sizeof *x};
 		in[i] = (struct comm_in){p, got + (size_t)p * len, mine * sizeof *x};
 	}
-	int r = exchange(c, out, k, in, k);
+	int r = exchange(c, COMM_DEVICE, out, k, in, k);
 	if (!r && mine)
 		r = o->copy_rows(d, got + (size_t)c->rank * len, (int)len, x + (size_t)c->rank * len, (int)len, NULL, 1, (int)mine);
 	for (int i = 1; i < c->size && !r && mine; i++)
@@ -114,7 +126,7 @@ static int sum_piece(struct comm *c, struct dev *d, real *x, size_t n, real *got
 		out[i] = (struct comm_out){p, got, mine * sizeof *x};
 		in[i] = (struct comm_in){p, x + (size_t)p * len, slice_of(n, len, p) * sizeof *x};
 	}
-	return r ? r : exchange(c, out, k, in, k);
+	return r ? r : exchange(c, COMM_DEVICE, out, k, in, k);
 }
 
 int comm_sum(struct comm *c, struct dev *d, real *x, size_t n)

@@ -43,9 +43,10 @@ static int request(struct comm *c, MPI_Request **ret)
 	return 0;
 }
 
-static int mpi_post(struct comm *c, const struct comm_out *out, int n_out, const struct comm_in *in, int n_in)
+static int mpi_post(struct comm *c, enum comm_memory where, const struct comm_out *out, int n_out, const struct comm_in *in, int n_in)
 {
 	MPI_Request *q = NULL;
+	(void)where;
 	for (int i = 0; i < n_in; i++)
 		for (size_t at = 0; at < in[i].bytes; at += PIECE) {
 			size_t left = in[i].bytes - at;
@@ -146,6 +147,7 @@ int redraft_comm_mpi(struct comm **ret, struct errtext *e)
 	m->comm.local = m->comm.size;
 	if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here) == MPI_SUCCESS) {
 		(void)MPI_Comm_size(here, &m->comm.local);
+		(void)MPI_Comm_rank(here, &m->comm.here);
 		(void)MPI_Comm_free(&here);
 	}
 	*ret = &m->comm;

@@ -40,10 +40,11 @@ struct rank {
 	struct comm comm;
 };
 
-static int threads_post(struct comm *c, const struct comm_out *out, int n_out, const struct comm_in *in, int n_in)
+static int threads_post(struct comm *c, enum comm_memory where, const struct comm_out *out, int n_out, const struct comm_in *in, int n_in)
 {
 	struct rank *k = c->impl;
 	struct shared *s = k->s;
+	(void)where;
 	if (n_in > k->cap) {
 		struct comm_in *more = realloc(k->in, (size_t)n_in * sizeof *more);
 		if (!more)
@@ -198,7 +199,7 @@ int comm_threads_new(int n, struct comm **ret)
 	for (int i = 0; i < n; i++) {
 		(void)pthread_cond_init(&s->moved[i], &monotonic);
 		k[i]->s = s;
-		k[i]->comm = (struct comm){.ops = &threads_ops, .impl = k[i], .rank = i, .size = n, .local = n};
+		k[i]->comm = (struct comm){.ops = &threads_ops, .impl = k[i], .rank = i, .size = n, .local = n, .here = i};
 		ret[i] = &k[i]->comm;
 	}
 	return 0;

@@ -25,6 +25,7 @@ typedef float real;
 #endif
 
 struct ops;
+struct link_ops;
 
 enum dev_kind { DEV_AUTO, DEV_CPU, DEV_CUDA };
 enum dev_isa { ISA_AUTO, ISA_PORTABLE, ISA_AVX2, ISA_AVX512 /* F+BW+VL+BF16 */ };
@@ -45,6 +46,7 @@ struct dev {
 	_Atomic uint64_t beats; /* operations begun: grows while the device computes, so that a watchdog sees it move */
 	struct dev *(*close)(struct dev *d);
 	int (*again)(struct dev *d, struct dev **ret);
+	const struct link_ops *link; /* how ranks' devices of this kind are joined (kernels/link.h); NULL: they are not */
 };
 
 struct dev_options {

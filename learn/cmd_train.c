@@ -25,11 +25,13 @@ struct conf {
 	char *store, *target_fp, *from_pool, *from_files, *judge_pool, *from_draft, *out, *daemon_socket;
 	bool json, prompt_rows, submit, resume;
 	int optimizer, loss, teacher, schedule, order, device, device_math;
-	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, eval_tokens, domain_max, k, cache_mb, ulysses, timeout_s;
+	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, eval_tokens, domain_max, k, cache_mb;
+	struct crew_conf ranks;
 	double lr, muon_lr, clip, decay, ema, share, replay_share, anchor;
 };
 
 #define AT(f) offsetof(struct conf, f)
+#define AT_RANKS(f) AT(ranks.f)
 static const struct conf_entry entries[] = {
 	{"from_pool", CONF_STRING, AT(from_pool), "", 0, 0, NULL, false, "", "folders of pool segments (of collect, or a learner's state_dir/pool), separated by blanks"},
 	{"from_files", CONF_STRING, AT(from_files), "", 0, 0, NULL, false, "", "globs of record files; they are read into OUT.records first"},
@@ -42,8 +44,7 @@ static const struct conf_entry entries[] = {
 	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "version store, for the target's frozen file"},
 	{"target_fp", CONF_STRING, AT(target_fp), "", 0, 0, NULL, false, "", "fingerprint of the target; empty = the only one in store/frozen"},
 	{"resume", CONF_BOOL, AT(resume), "off", 0, 0, NULL, false, "", "keep the whole state in OUT.state at each evaluation, and go on from it: the same weights bit for bit"},
-	{"ranks.ulysses", CONF_INT, AT(ulysses), "1", 1, COMM_MAX_RANKS, NULL, false, "ranks", "under mpirun: of the ranks that share each sequence, so many swap rows for heads; the rest form a ring"},
-	{"ranks.timeout_s", CONF_INT, AT(timeout_s), "600", 0, 1e7, NULL, false, "s", "under mpirun: a rank that waits longer for another inside a step gives up; 0 = never"},
+	CREW_KEYS(AT_RANKS),
 	{"tokens", CONF_INT, AT(tokens), "0", 0, 1e12, NULL, false, "tok", "end after so many trained rows; 0 = after the epochs"},
 	{"epochs", CONF_INT, AT(epochs), "2", 1, 1000, NULL, false, "", "how often each run is trained at most"},
 	{"json", CONF_BOOL, AT(json), "off", 0, 0, NULL, false, "", "one JSON object an evaluation on standard output, instead of a table"},
@@ -223,7 +224,7 @@ static void options(const struct session *s, struct offline_options *o)
 		.stop = &stop_now, .state_dir = c->resume ? s->state : NULL,
 	};
 	o->train.ranks = s->ranks;
-	o->train.ulysses = (int)c->ulysses;
+	o->train.ulysses = (int)c->ranks.ulysses;
 }
 
 /* The folders to train from; record files are read into one of their own first. */
@@ -262,7 +263,7 @@ static int open_dev(const struct session *s, struct dev **ret, struct errtext *e
 	struct dev_options o = {.kind = (enum dev_kind)s->c->device, .threads = (int)s->c->threads, .math = (enum dev_math)s->c->device_math};
 	int r = crew_device(s->ranks, &o, e);
 	(void)setpriority(PRIO_PROCESS, 0, (int)s->c->nice);
-	return r ? r : dev_new(&o, ret, e);
+	return r ? r : crew_dev_new(s->ranks, &o, ret, e);
 }
 
 /* Every rank but the first. */
@@ -285,13 +286,13 @@ static int train(struct session *s, struct errtext *e)
 	struct dev *d = NULL;
 	bool any = false;
 	options(s, &o);
-	int r = open_start(s, &start, &any, e);
+	int r = open_dev(s, &d, e); /* first: other ranks wait to join theirs */
+	if (!r)
+		r = open_start(s, &start, &any, e);
 	if (!r)
 		r = open_corpus(s, &corpus, e);
 	if (!r && *s->c->judge_pool)
 		r = corpus_open(s->c->judge_pool, s->fz, &judge, e);
-	if (!r)
-		r = open_dev(s, &d, e);
 	if (!r) {
 		fprintf(stderr, "%d requests, %" PRId64 " rows (%" PRId64 " generated), %" PRIu64 " records refused%s%s\n", corpus.runs.n, corpus.rows, corpus.generated,
 			corpus.refused, *corpus.why ? ": " : "", corpus.why);
@@ -334,11 +335,10 @@ int cmd_train(int argc, char **argv)
 	int r = conf_load(&program, argc, argv, &c, NULL, 0, NULL, &e);
 	if (r > 0)
 		return 0;
-	if (r || (r = comm_open(&s.ranks, &e))) {
+	if (r || (r = crew_open(&c.ranks, &s.ranks, &e))) {
 		fprintf(stderr, "redraft-learn train: %s\n", e.text);
 		return 2;
 	}
-	s.ranks->timeout_s = (int)c.timeout_s;
 	s.ranks->stop = s.ranks->size > 1 ? &group_ends : NULL;
 	(void)signal(SIGINT, s.ranks->rank ? SIG_IGN : on_signal); /* rank 0 ends the others */
 	(void)signal(SIGTERM, on_signal);
@@ -347,7 +347,7 @@ int cmd_train(int argc, char **argv)
 		r = s.ranks->rank ? follow(&s, &e) : lead(&s, &e);
 	if (r)
 		fprintf(stderr, "redraft-learn train: %s\n", *e.text ? e.text : strerror(-r));
-	crew_end(s.ranks);
+	crew_end(s.ranks, r < 0 ? *e.text ? e.text : strerror(-r) : NULL);
 	comm_free(s.ranks);
 	frozen_close(&fz);
 	conf_done(&program, &c);

@@ -7,6 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/base/fs.h"
+#include "learn/meet.h"
+
 enum { MAX_PARTS = 3, MAX_TRAINERS = 4 /* two, while one takes the other's place */ };
 
 struct head {
@@ -15,15 +18,106 @@ struct head {
 	size_t bytes[MAX_PARTS];
 };
 
+static int read_secret(const struct crew_conf *k, char **ret, struct errtext *e)
+{
+	char *text = NULL;
+	int r = fs_read_text(k->secret_file, 4096, &text);
+	if (r)
+		return errtext_set(e, r, "ranks.secret_file: %.150s: %s", k->secret_file, strerror(-r));
+	text[strcspn(text, "\r\n")] = 0;
+	if (strlen(text) < 16) {
+		free(text);
+		return errtext_set(e, -EINVAL, "ranks.secret_file: %.150s: its first line must have 16 characters at least", k->secret_file);
+	}
+	*ret = text;
+	return 0;
+}
+
+static int meet_all(const struct crew_conf *k, struct comm **ret, struct errtext *e)
+{
+	int fd[COMM_MAX_RANKS], local, here;
+	char *secret = NULL;
+	if (!*k->meet)
+		return errtext_set(e, -EINVAL, "ranks.count is %d: where do they meet? Set ranks.meet, the same for all, and ranks.rank", (int)k->count);
+	int r = *k->secret_file ? read_secret(k, &secret, e) : 0;
+	if (!r)
+		r = meet(&(struct meet_options){.rank = (int)k->rank, .size = (int)k->count, .where = k->meet, .secret = secret, .timeout_s = (int)k->timeout_s}, fd, &local, &here, e);
+	if (!r && (r = comm_nccl_new((int)k->rank, (int)k->count, fd, ret)) < 0)
+		return errtext_set(e, r, "out of memory");
+	if (!r) {
+		(*ret)->local = local;
+		(*ret)->here = here;
+	}
+	free(secret);
+	return r;
+}
+
+int crew_open(const struct crew_conf *k, struct comm **ret, struct errtext *e)
+{
+	struct comm *c = NULL;
+	int r = comm_open(&c, e);
+	if (!r && c->size > 1 && k->count > 1) {
+		comm_free(c);
+		return errtext_set(e, -EINVAL, "mpirun started %d ranks, and ranks.count says %d: one of the two", c->size, (int)k->count);
+	}
+	if (!r && k->count > 1)
+		r = meet_all(k, &c, e);
+	if (r)
+		return r;
+	c->timeout_s = (int)k->timeout_s;
+	*ret = c;
+	return 0;
+}
+
+static bool met(const struct comm *c)
+{
+	return c->size > 1 && c->ops->device;
+}
+
+/* Each rank sees one GPU: the launcher's choice if that is one; else of those it names, or of all, the one at our place. */
+static int choose_gpu(const struct comm *c, struct errtext *e)
+{
+	const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+	char one[64];
+	if (seen && *seen && !strchr(seen, ','))
+		return 0;
+	if (!seen || !*seen)
+		(void)snprintf(one, sizeof one, "%d", c->here);
+	for (int i = 0; seen && *seen && i < c->here; i++, seen++)
+		if (!(seen = strchr(seen, ',')))
+			return errtext_set(e, -EINVAL, "%d ranks on this machine, and CUDA_VISIBLE_DEVICES names %d GPUs: each rank needs one", c->local, i + 1);
+	if (seen && *seen)
+		(void)snprintf(one, sizeof one, "%.*s", (int)strcspn(seen, ","), seen);
+	return setenv("CUDA_VISIBLE_DEVICES", one, 1) ? errtext_set(e, -ENOMEM, "out of memory") : 0;
+}
+
 int crew_device(const struct comm *c, struct dev_options *o, struct errtext *e)
 {
 	long all = sysconf(_SC_NPROCESSORS_ONLN) / c->local;
-	if (c->size > 1 && o->kind == DEV_CUDA)
-		return errtext_set(e, -ENOTSUP, "device = cuda with %d ranks: they share rows through ordinary memory so far; take device = cpu", c->size);
-	if (c->size > 1)
-		o->kind = DEV_CPU;
 	if (!o->threads)
 		o->threads = all > 1 ? (int)all : 1;
+	if (c->size == 1)
+		return 0;
+	if (met(c) ? o->kind == DEV_CPU : o->kind == DEV_CUDA)
+		return errtext_set(e, -ENOTSUP, met(c) ? "device = cpu with ranks.count %d: those have a GPU each; on processors start them with mpirun" :
+							 "device = cuda with %d ranks under mpirun: those compute on processors; for a GPU each see ranks.count",
+				   c->size);
+	o->kind = met(c) ? DEV_CUDA : DEV_CPU;
+	return met(c) ? choose_gpu(c, e) : 0;
+}
+
+int crew_dev_new(struct comm *c, const struct dev_options *o, struct dev **ret, struct errtext *e)
+{
+	struct dev *d = NULL;
+	int r = dev_new(o, &d, e);
+	if (!r && c && (r = comm_device(c, d, e)))
+		d = dev_free(d);
+	if (r) {
+		if (c && met(c) && !c->failed)
+			comm_abort(c, e->text);
+		return r;
+	}
+	*ret = d;
 	return 0;
 }
 
@@ -40,9 +134,13 @@ int crew_tell(struct comm *c, enum crew_op op, int trainer, int64_t n, const str
 	return r;
 }
 
-void crew_end(struct comm *c)
+void crew_end(struct comm *c, const char *why)
 {
-	if (!c->failed)
+	if (c->failed)
+		return;
+	if (met(c) && (c->rank ? why != NULL : !c->d)) /* the others are not where an order could reach them */
+		comm_abort(c, why ? why : "it was done before the group had begun");
+	else
 		(void)!crew_tell(c, CREW_END, 0, 0, NULL, 0);
 }
 
@@ -102,9 +200,9 @@ static int make(struct follower *f, const struct head *h, struct trainer **ret, 
 		r = comm_broadcast(f->c, &o, sizeof o);
 	if (!r)
 		r = receive(f, h->bytes[2], (void **)&d2t);
-	if (!r && h->n != (int64_t)f->d->isa) /* their sums would part, and with them the weights */
+	if (!r && h->n != crew_machine(f->d)) /* their sums would part, and with them the weights */
 		r = errtext_set(e, -EINVAL, "rank %d computes with %s, rank 0 with %s: a group needs processors of one kind", f->c->rank, dev_isa_name(f->d->isa),
-				dev_isa_name((enum dev_isa)h->n));
+				dev_isa_name((enum dev_isa)(h->n % 256)));
 	if (!r && (c.V != f->target->V || c.H_t != f->target->H_t || h->bytes[2] != (size_t)c.V_d * sizeof *d2t))
 		r = errtext_set(e, -EINVAL, "rank %d has another target than rank 0: vocabulary %d and %d wide, not %d and %d", f->c->rank, f->target->V, f->target->H_t, c.V, c.H_t);
 	o.ranks = f->c;

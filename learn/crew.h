@@ -9,6 +9,7 @@
  * When a rank fails, everybody's next call fails (kernels/comm.h) and the group ends.
  */
 #pragma once
+#include "daemon/base/conf.h"
 #include "kernels/comm.h"
 #include "learn/trainer.h"
 
@@ -19,9 +20,31 @@ struct crew_part {
 	size_t bytes;
 };
 
-/* What a rank computes with. o->threads 0 = all processors, or its share of those of its machine. Several ranks share rows
- * through ordinary memory: auto is then the CPU, and cuda by name -ENOTSUP with e. */
+/* The keys of a program that may be one of several ranks; at(f) is the offset of field f of its struct crew_conf. */
+struct crew_conf {
+	int64_t ulysses, timeout_s, count, rank;
+	char *meet, *secret_file;
+};
+#define CREW_KEYS(at)                                                                                                                                                         \
+	{"ranks.count", CONF_INT, at(count), "1", 1, COMM_MAX_RANKS, NULL, false, "ranks", "with a GPU each: so many processes share each sequence (on processors, mpirun says it)"}, \
+	{"ranks.rank", CONF_INT, at(rank), "0", 0, COMM_MAX_RANKS - 1, NULL, false, "", "which of them this one is; 0 leads"}, \
+	{"ranks.meet", CONF_STRING, at(meet), "", 0, 0, NULL, false, "", "where they find each other, at rank 0: the path of a socket, or host:port"}, \
+	{"ranks.secret_file", CONF_STRING, at(secret_file), "", 0, 0, NULL, false, "", "a file with what all ranks know and nobody else; needed where ranks.meet is not on this machine"}, \
+	{"ranks.ulysses", CONF_INT, at(ulysses), "1", 1, COMM_MAX_RANKS, NULL, false, "ranks", "of the ranks that share each sequence, so many swap rows for heads; the rest form a ring"}, \
+	{"ranks.timeout_s", CONF_INT, at(timeout_s), "600", 0, 1e7, NULL, false, "s", "a rank that waits longer for another, at the start or inside a step, gives up; 0 = never"}
+
+/* Which ranks we are one of: of ranks.count that meet, or what mpirun started; else this process alone. May wait for the others, timeout_s at most. -errno with e. */
+int MUSTCHECK crew_open(const struct crew_conf *k, struct comm **ret, struct errtext *e);
+/* What a rank computes with: ranks that met, a GPU each (of those visible, the one of its place on its machine; sets CUDA_VISIBLE_DEVICES); under mpirun
+ * processors, auto too. o->threads 0 = all processors, or its share of those of its machine. -EINVAL, -ENOTSUP with e: o->kind is not that. */
 int MUSTCHECK crew_device(const struct comm *c, struct dev_options *o, struct errtext *e);
+/* dev_new, and then all ranks join their devices. Who fails tells the others. c NULL: alone. */
+int MUSTCHECK crew_dev_new(struct comm *c, const struct dev_options *o, struct dev **ret, struct errtext *e);
+/* What must be equal on all ranks for equal sums: the kind of device and the path it computes by. */
+static inline int64_t crew_machine(const struct dev *d)
+{
+	return (int64_t)d->kind * 256 + (int64_t)d->isa;
+}
 /* Rank 0 tells the others; on other ranks, and when there are none, 0 and nothing happens. trainer: which one; n: a number with it. */
 int MUSTCHECK crew_tell(struct comm *c, enum crew_op op, int trainer, int64_t n, const struct crew_part *parts, int n_parts);
 /* What a follower must have itself: the target's embedding and head, bf16 [V,H_t], as in rank 0's frozen file. */
@@ -31,5 +54,6 @@ struct crew_target {
 };
 /* The other ranks: do as told until CREW_END (0) or failure (-errno with e). */
 int MUSTCHECK crew_follow(struct comm *c, struct dev *d, const struct crew_target *target, struct errtext *e);
-/* Rank 0, when it is done, well or not: the others go home. A group that is broken needs no telling. */
-void crew_end(struct comm *c);
+/* When a rank is done. Rank 0: the others go home. why: it did not go well; where that came before the group had begun, the others are told. A
+ * group that is broken needs no telling. */
+void crew_end(struct comm *c, const char *why);

@@ -40,7 +40,7 @@ struct conf {
 	int log_level, optimizer, loss, teacher, policy, device, device_math;
 	int64_t memory_mb, flat_after, max_age_h;
 	double tpot_ms, tpot_ratio, least, flat_gain;
-	int64_t ulysses, timeout_s;
+	struct crew_conf ranks;
 	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
 	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, follow_print, init_wait_s;
 	int64_t tenant_window, request_rows;
@@ -49,6 +49,7 @@ struct conf {
 };
 
 #define AT(f) offsetof(struct conf, f)
+#define AT_RANKS(f) AT(ranks.f)
 static const struct conf_entry entries[] = {
 	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "version store shared with redraftd and redraft-serve"},
 	{"state_dir", CONF_STRING, AT(state_dir), "/var/lib/redraft/learn", 0, 0, NULL, false, "", "checkpoints, journal and replay pool"},
@@ -73,8 +74,7 @@ static const struct conf_entry entries[] = {
 	{"pool.max_age_h", CONF_INT, AT(max_age_h), "0", 0, 1e6, NULL, true, "h", "records older than that are erased from the pool; 0 = only its size counts"},
 	{"seed", CONF_INT, AT(seed), "1", 0, 9007199254740991.0, NULL, false, "", "seed of every random choice"},
 	{"log_level", CONF_ENUM, AT(log_level), "info", 0, 0, "error|warn|info|debug", true, "", "what is logged"},
-	{"ranks.ulysses", CONF_INT, AT(ulysses), "1", 1, COMM_MAX_RANKS, NULL, false, "ranks", "under mpirun: of the ranks that share each sequence, so many swap rows for heads; the rest form a ring"},
-	{"ranks.timeout_s", CONF_INT, AT(timeout_s), "600", 0, 1e7, NULL, false, "s", "under mpirun: a rank that waits longer for another inside a step gives up; 0 = never"},
+	CREW_KEYS(AT_RANKS),
 	{"train.ttt_steps", CONF_INT, AT(ttt_steps), "4", 1, TTT_MAX_STEPS, NULL, false, "steps", "unrolled steps of training-time test"},
 	{"train.decay", CONF_REAL, AT(decay), "0.8", 0.01, 1, NULL, false, "", "weight of each further unrolled step"},
 	{"train.loss", CONF_ENUM, AT(loss), "kl", 0, 0, LOSS_NAMES, false, "", "what the draft is drawn towards (learn/README.md)"},
@@ -146,7 +146,7 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 		.follow = *c->follow_journal != 0,
 	};
 	o->train.ranks = ranks;
-	o->train.ulysses = (int)c->ulysses;
+	o->train.ulysses = (int)c->ranks.ulysses;
 }
 
 static int open_source(const struct conf *c, struct source **ret, struct errtext *e)
@@ -215,7 +215,7 @@ static int init(const struct conf *c, const struct dev_options *device, const st
 	learner_options(c, &o);
 	int r = open_source(c, &src, &e);
 	if (!r)
-		r = dev_new(device, &d, &e);
+		r = crew_dev_new(ranks, device, &d, &e);
 	if (!r)
 		r = learner_open(&o, d, src, fz, &l, &e);
 	if (r == LEARNER_E_INEXACT)
@@ -384,7 +384,7 @@ static int follow(const struct conf *c, const struct dev_options *device, const 
 	(void)signal(SIGINT, SIG_IGN); /* rank 0 ends the others */
 	(void)signal(SIGTERM, on_group_end);
 	(void)setpriority(PRIO_PROCESS, 0, (int)c->nice);
-	int r = dev_new(device, &d, &e);
+	int r = crew_dev_new(ranks, device, &d, &e);
 	if (!r)
 		r = crew_follow(ranks, d, &(struct crew_target){fz->embedding, fz->head, fz->V, fz->H}, &e);
 	dev_free(d);
@@ -409,9 +409,8 @@ int main(int argc, char **argv)
 	int r = conf_load(&program, argc, argv, &c, word, 1, &n, &e);
 	if (r > 0)
 		return 0;
-	if (r < 0 || comm_open(&ranks, &e))
+	if (r < 0 || crew_open(&c.ranks, &ranks, &e))
 		return fail(2, e.text);
-	ranks->timeout_s = (int)c.timeout_s;
 	ranks->stop = ranks->size > 1 ? &group_ends : NULL;
 	struct dev_options device = {.kind = (enum dev_kind)c.device, .threads = (int)c.threads, .math = (enum dev_math)c.device_math, .background = true};
 	log_init("redraft-learn", levels[c.log_level]);
@@ -422,7 +421,7 @@ int main(int argc, char **argv)
 		r = fail(2, e.text);
 	else
 		r = ranks->rank ? follow(&c, &device, &fz) : n ? init(&c, &device, &fz) : run(&c, &device, &fz, argc, argv);
-	crew_end(ranks);
+	crew_end(ranks, r ? *e.text ? e.text : "it ended with an error" : NULL);
 	comm_free(ranks);
 	frozen_close(&fz);
 	conf_done(&program, &c);

@@ -115,7 +115,7 @@ static int swap_do(struct seqpar *sp, const struct swap *x)
 		out[n] = (struct comm_out){p, x->to[u], (size_t)x->out[u] * x->width * sizeof(real)};
 		in[n++] = (struct comm_in){p, x->from[u], (size_t)x->in[u] * x->width * sizeof(real)};
 	}
-	TRY(comm_post(sp->c, out, n, in, n));
+	TRY(comm_post(sp->c, COMM_DEVICE, out, n, in, n));
 	return comm_wait(sp->c);
 }
 
@@ -340,7 +340,7 @@ int seqpar_attend(struct seqpar *sp, const struct ttt *t, int k, real *out, real
 	for (int s = 0; s < R; s++) {
 		struct turn x = {0};
 		turn_keys(sp, t, &x, s);
-		TRY(comm_post(sp->c, x.out, x.n_out, x.in, x.n_in));
+		TRY(comm_post(sp->c, COMM_DEVICE, x.out, x.n_out, x.in, x.n_in));
 		if (s == 0)
 			TRY(o->ttt_attn(sp->d, out, lse, q, &kv, own_seg(sp, m), m, sp->q_heads, sp->kv_heads, sp->hd, scale_of(sp)));
 		else {
@@ -375,7 +375,7 @@ int seqpar_attend_backward(struct seqpar *sp, const struct ttt *t, int k, real *
 		turn_keys(sp, t, &x, s);
 		if (s > 1) /* my neighbour's share of it, and of all before him */
 			turn_gradients(sp, &x, s, before, comes);
-		TRY(comm_post(sp->c, x.out, x.n_out, x.in, x.n_in));
+		TRY(comm_post(sp->c, COMM_DEVICE, x.out, x.n_out, x.in, x.n_in));
 		if (s == 0)
 			TRY(o->ttt_attn_backward(sp->d, dq, &kv, dout, out, lse, q, own_seg(sp, m), m, sp->q_heads, sp->kv_heads, sp->hd, scale_of(sp)));
 		else {
@@ -396,7 +396,7 @@ int seqpar_attend_backward(struct seqpar *sp, const struct ttt *t, int k, real *
 	struct turn x = {0};
 	size_t n = block_reals(sp, sp->ring.me);
 	turn_gradients(sp, &x, R, sp->dkv[(R - 1) % 2], sp->dkv[2]);
-	TRY(comm_post(sp->c, x.out, x.n_out, x.in, x.n_in));
+	TRY(comm_post(sp->c, COMM_DEVICE, x.out, x.n_out, x.in, x.n_in));
 	TRY(comm_wait(sp->c));
 	TRY(o->add(sp->d, t->step[0].dk, sp->dkv[2], n));
 	return o->add(sp->d, t->step[0].dv, sp->dkv[2] + n, n);

@@ -37,7 +37,7 @@ static int deal(struct seqpar *sp, void (*part)(const struct seqpar *, int, stru
 				memcpy(to, from, bytes);
 		}
 	}
-	TRY(comm_post(sp->c, out, n_out, in, n_in));
+	TRY(comm_post(sp->c, COMM_HOST, out, n_out, in, n_in));
 	return comm_wait(sp->c);
 }
 
@@ -125,7 +125,7 @@ static int send_states(struct seqpar *sp, const struct teacher_states *from, siz
 		if (!rank)
 			break;
 		const struct comm_out out[] = {{rank, &m, sizeof m}, {rank, sp->states.row, (size_t)n * sizeof *sp->states.row}, {rank, sp->states.z, (size_t)m * H * sizeof *sp->states.z}};
-		TRY(comm_post(sp->c, out, 3, NULL, 0));
+		TRY(comm_post(sp->c, COMM_HOST, out, 3, NULL, 0));
 		TRY(comm_wait(sp->c));
 	}
 	return 0;
@@ -136,11 +136,11 @@ static int receive_states(struct seqpar *sp, size_t H)
 	int m = 0;
 	TRY(reserve_states(sp, sp->n_local, 0, H));
 	const struct comm_in in[] = {{0, &m, sizeof m}, {0, (void *)(uintptr_t)sp->states.row, (size_t)sp->n_local * sizeof *sp->states.row}};
-	TRY(comm_post(sp->c, NULL, 0, in, 2));
+	TRY(comm_post(sp->c, COMM_HOST, NULL, 0, in, 2));
 	TRY(comm_wait(sp->c));
 	TRY(reserve_states(sp, 0, m, H));
 	const struct comm_in z = {0, (void *)(uintptr_t)sp->states.z, (size_t)m * H * sizeof *sp->states.z};
-	TRY(comm_post(sp->c, NULL, 0, &z, 1));
+	TRY(comm_post(sp->c, COMM_HOST, NULL, 0, &z, 1));
 	return comm_wait(sp->c);
 }
 

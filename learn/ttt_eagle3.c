@@ -54,7 +54,7 @@ static int tell_new(struct trainer *t, const struct eagle3_config *c, const int6
 	const struct crew_part parts[] = {{c, sizeof *c}, {&t->opt, sizeof t->opt}, {d2t, (size_t)c->V_d * sizeof *d2t}};
 	if (seqpar_alone(t->ttt->sp) || t->opt.ranks->rank)
 		return 0;
-	int r = crew_tell(t->opt.ranks, CREW_NEW, made + 1, (int64_t)t->ttt->d->isa, parts, 3);
+	int r = crew_tell(t->opt.ranks, CREW_NEW, made + 1, crew_machine(t->ttt->d), parts, 3);
 	if (r)
 		return errtext_set(e, r, "%s", t->opt.ranks->error);
 	t->number = ++made;

@@ -21,6 +21,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/rpc.h"
+#include "learn/crew.h"
 #include "learn/evaluate.h"
 #include "learn/purge.h"
 #include "learn/served.h"
@@ -436,7 +437,7 @@ static int run(struct worker *w, struct errtext *e)
 	if (w->o.policy != SCHED_OTHER && sched_setscheduler(0, w->o.policy, &(struct sched_param){0}))
 		log_warn("cpu.policy: %s; going on as any other process", strerror(errno));
 	(void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), w->o.nice); /* before the pool's threads: they inherit it */
-	int r = dev_new(&w->o.device, &w->d, e);
+	int r = crew_dev_new(w->o.learner.train.ranks, &w->o.device, &w->d, e);
 	if (r)
 		return r;
 	log_info("device: %s", w->d->about);

@@ -113,6 +113,7 @@ bool cuda_packed(struct dev *d, uint64_t ticket);
 struct tap *cuda_tap_free(struct tap *t);
 
 extern const struct ops ops_cuda;
+extern const struct link_ops cuda_link_ops; /* link.c */
 
 static inline size_t cuda_round_up(size_t n, size_t to)
 {

@@ -1,7 +1,8 @@
-/* One training step of one long synthetic sequence, alone or under mpirun: time, memory of every rank, loss.
+/* One training step of one long synthetic sequence, alone, under mpirun, or as ranks with a GPU each: time, memory of every rank, loss.
  *
- *   bench_ranks [n=4096] [wide=64] [heads=2] [steps=7] [ulysses=1] [reps=1] [runs=1]
+ *   bench_ranks [n=4096] [wide=64] [heads=2] [steps=7] [ulysses=1] [reps=1] [runs=1] [gpu=0] [ranks=1 rank=0 meet=PLACE]
  *   mpirun --oversubscribe -np 4 build/release/bench/bench_ranks n=131072 ulysses=2
+ *   for r in 0 1; do build/release/bench/bench_ranks n=131072 ranks=2 rank=$r meet=$PWD/meet & done; wait
  *
  * runs: the sequence is so many runs packed, which see only themselves: as much memory for less attention.
  * Rank 0 makes the sequence whole and deals it out; its own peak therefore holds the inputs of all (a few hundred
@@ -19,7 +20,8 @@
 enum { V = 1024, V_D = 512, K = 8 };
 
 struct want {
-	int n, wide, heads, steps, ulysses, reps, runs;
+	int n, wide, heads, steps, ulysses, reps, runs, gpu, ranks, rank;
+	char meet[200];
 };
 
 static double now(void)
@@ -93,7 +95,8 @@ static int lead(const struct want *w, struct comm *c, struct dev *d, const struc
 		r = trainer_eagle3.step(t, &b, ret);
 	*ret_took = (now() - t0) / w->reps;
 	trainer_eagle3.free(t);
-	crew_end(c);
+	if (!r)
+		crew_end(c, NULL);
 	if (r)
 		fprintf(stderr, "bench_ranks: %s\n", *e.text ? e.text : c->failed ? c->error : *d->error ? d->error : strerror(-r));
 	return r;
@@ -101,17 +104,22 @@ static int lead(const struct want *w, struct comm *c, struct dev *d, const struc
 
 int main(int argc, char **argv)
 {
-	struct want w = {4096, 64, 2, 7, 1, 1, 1};
+	struct want w = {4096, 64, 2, 7, 1, 1, 1, 0, 1, 0, ""};
 	struct errtext e = {""};
 	struct comm *c = NULL;
 	struct dev *d = NULL;
 	for (int i = 1; i < argc; i++)
 		if (sscanf(argv[i], "n=%d", &w.n) + sscanf(argv[i], "wide=%d", &w.wide) + sscanf(argv[i], "heads=%d", &w.heads) + sscanf(argv[i], "steps=%d", &w.steps) +
-			    sscanf(argv[i], "ulysses=%d", &w.ulysses) + sscanf(argv[i], "reps=%d", &w.reps) + sscanf(argv[i], "runs=%d", &w.runs) < 1) {
-			fprintf(stderr, "bench_ranks: %s is none of n= wide= heads= steps= ulysses= reps= runs=\n", argv[i]);
+			    sscanf(argv[i], "ulysses=%d", &w.ulysses) + sscanf(argv[i], "reps=%d", &w.reps) + sscanf(argv[i], "runs=%d", &w.runs) +
+			    sscanf(argv[i], "gpu=%d", &w.gpu) + sscanf(argv[i], "ranks=%d", &w.ranks) + sscanf(argv[i], "rank=%d", &w.rank) + sscanf(argv[i], "meet=%199s", w.meet) < 1) {
+			fprintf(stderr, "bench_ranks: %s is none of n= wide= heads= steps= ulysses= reps= runs= gpu= ranks= rank= meet=\n", argv[i]);
 			return 2;
 		}
-	if (comm_open(&c, &e)) {
+	const struct crew_conf ranks = {.count = w.ranks, .rank = w.rank, .meet = w.meet, .secret_file = (char[]){""}, .timeout_s = 120};
+	struct dev_options device = {.kind = w.gpu ? DEV_CUDA : DEV_CPU};
+	if (w.ranks > 1)
+		device.kind = DEV_AUTO;
+	if (crew_open(&ranks, &c, &e) || crew_device(c, &device, &e)) {
 		fprintf(stderr, "bench_ranks: %s\n", e.text);
 		return 2;
 	}
@@ -121,9 +129,10 @@ int main(int argc, char **argv)
 	uint16_t *embedding = need((size_t)V * (size_t)w.wide, sizeof *embedding);
 	for (size_t i = 0; i < (size_t)V * (size_t)w.wide; i++)
 		embedding[i] = f32_to_bf16((float)draw(&s) / (float)(1u << 30) - 1);
-	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	if (dev_cpu_new(cores > c->size ? (int)(cores / c->size) : 1, ISA_AUTO, &d))
+	if (crew_dev_new(c, &device, &d, &e)) {
+		fprintf(stderr, "bench_ranks: %s\n", e.text);
 		return 1;
+	}
 	double took = 0, mine, all[COMM_MAX_RANKS], sum = 0, most = 0;
 	struct train_result res = {0};
 	int r = c->rank ? crew_follow(c, d, &(struct crew_target){embedding, embedding, V, w.wide}, &e) : lead(&w, c, d, &cfg, embedding, &took, &res);

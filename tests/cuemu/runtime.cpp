@@ -18,10 +18,11 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <sched.h>
 #include <vector>
 
 struct cuemu_stream {
-	std::deque<std::function<void()>> queue;
+	std::deque<std::function<bool()>> queue;
 	uint64_t enqueued, done;
 };
 struct cuemu_event {
@@ -38,7 +39,8 @@ struct block {
 std::recursive_mutex lock;
 std::map<const char *, block> blocks;
 std::vector<cudaStream_t> streams;
-std::atomic<int> last_error, lasting;
+thread_local int last_error; /* each thread has its own, as in CUDA */
+std::atomic<int> lasting;
 /* A lost device's memory goes with the process; of a sound one whatever is left is a leak, for a sanitizer to tell. */
 struct lost_memory {
 	bool any;
@@ -78,14 +80,30 @@ const block *find(const void *p)
 	return (const char *)p < it->first + (it->second.bytes ? it->second.bytes : 1) ? &it->second : nullptr;
 }
 
-void drain(cudaStream_t s, uint64_t upto)
+/* false: a piece of work waits for somebody else (another rank) and is the next one still */
+bool drain(cudaStream_t s, uint64_t upto)
 {
 	while (s->done < upto && !s->queue.empty()) {
 		auto work = std::move(s->queue.front());
 		s->queue.pop_front();
+		if (!lasting && !work()) {
+			s->queue.push_front(std::move(work));
+			return false;
+		}
 		s->done++;
-		if (!lasting)
-			work();
+	}
+	return true;
+}
+
+typedef std::unique_lock<std::recursive_mutex> held;
+
+/* Until it is done; what it waits for may need the lock. */
+void drain_all(held &l, cudaStream_t s, uint64_t upto)
+{
+	while (!drain(s, upto)) {
+		l.unlock();
+		sched_yield();
+		l.lock();
 	}
 }
 
@@ -129,7 +147,7 @@ cudaError_t fault(const char *call)
 	return (cudaError_t)planned.code;
 }
 
-cudaError_t enqueue(cudaStream_t s, std::function<void()> work)
+cudaError_t enqueue_until(cudaStream_t s, std::function<bool()> work)
 {
 	std::lock_guard<std::recursive_mutex> l(lock);
 	if (!s)
@@ -137,6 +155,11 @@ cudaError_t enqueue(cudaStream_t s, std::function<void()> work)
 	s->queue.push_back(std::move(work));
 	s->enqueued++;
 	return cudaSuccess;
+}
+
+cudaError_t enqueue(cudaStream_t s, std::function<void()> work)
+{
+	return enqueue_until(s, [work]() { return work(), true; });
 }
 
 void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t s, std::function<void()> body)
@@ -157,7 +180,7 @@ extern "C" {
 		if (fault_ != cudaSuccess)             \
 			return note(fault_);           \
 	} while (0)
-#define LOCKED std::lock_guard<std::recursive_mutex> locked_(lock)
+#define LOCKED held locked_(lock)
 
 cudaError_t cudaGetDeviceCount(int *ret)
 {
@@ -201,7 +224,9 @@ cudaError_t cudaMemGetInfo(size_t *ret_free, size_t *ret_total)
 
 cudaError_t cudaGetLastError(void)
 {
-	return (cudaError_t)(lasting ? lasting.load() : last_error.exchange(0));
+	int e = last_error;
+	last_error = 0;
+	return (cudaError_t)(lasting ? lasting.load() : e);
 }
 
 const char *cudaGetErrorName(cudaError_t e)
@@ -250,7 +275,7 @@ cudaError_t cudaFreeHost(void *p)
 {
 	LOCKED;
 	for (auto s : streams)
-		drain(s, s->enqueued);
+		(void)drain(s, s->enqueued); /* as a device waits, but not for other ranks, which have devices of their own */
 	return p ? note(give(p, true)) : cudaSuccess;
 }
 
@@ -277,7 +302,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
 	}
 	cudaError_t e = cuemu::enqueue(s, [=]() { memmove(dst, src, bytes); });
 	if (e == cudaSuccess && !find(dst))
-		drain(s, s->enqueued);
+		drain_all(locked_, s, s->enqueued);
 	return note(e);
 }
 
@@ -306,7 +331,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned, int)
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
 	LOCKED;
-	drain(s, s->enqueued);
+	(void)drain(s, s->enqueued);
 	for (size_t i = 0; i < streams.size(); i++)
 		if (streams[i] == s)
 			streams.erase(streams.begin() + (long)i);
@@ -318,7 +343,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
 	LOCKED;
 	FAULT("cudaStreamSynchronize");
-	drain(s, s->enqueued);
+	drain_all(locked_, s, s->enqueued);
 	return (cudaError_t)lasting.load();
 }
 
@@ -327,10 +352,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 	LOCKED;
 	FAULT("cudaStreamWaitEvent");
 	cuemu_event now = *e; /* what it is about now, whatever it is recorded for later */
-	return note(cuemu::enqueue(s, [now]() {
-		if (now.stream)
-			drain(now.stream, now.at);
-	}));
+	return note(cuemu::enqueue_until(s, [now]() { return !now.stream || drain(now.stream, now.at); }));
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned)
@@ -359,7 +381,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 {
 	LOCKED;
 	if (e->stream && e->stream->done < e->at) { /* time passes between one question and the next: one piece of work's */
-		drain(e->stream, e->stream->done + 1);
+		(void)drain(e->stream, e->stream->done + 1);
 		return note(cudaErrorNotReady); /* a real runtime remembers it as any other */
 	}
 	return cudaSuccess;
@@ -370,7 +392,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 	LOCKED;
 	FAULT("cudaEventSynchronize");
 	if (e->stream)
-		drain(e->stream, e->at);
+		drain_all(locked_, e->stream, e->at);
 	return (cudaError_t)lasting.load();
 }
 

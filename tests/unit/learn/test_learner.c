@@ -93,7 +93,7 @@ static void others_end(struct others *x)
 {
 	if (!x->n)
 		return;
-	crew_end(x->c[0]);
+	crew_end(x->c[0], NULL);
 	for (int i = 1; i < x->n; i++)
 		(void)pthread_join(x->thread[i], NULL);
 	for (int i = 0; i < x->n; i++)

@@ -3,10 +3,11 @@
  * nothing divides, sequences shorter than the ranks are many, packed runs, dense and top-K teachers, weights and each kind
  * of loss. (In the double build to 1e-10, which leaves no room for a row that is missing.) Two runs of a group are the
  * same bits. A grid that does not fit says why; a rank that fails ends the group; a group goes on from a saved state.
- * Ranks are threads here, so that sanitizers see all of it; test_ranks.c has them as processes over MPI.
+ * Ranks are threads here, so that sanitizers see all of it; test_ranks.c has them as processes. test_nccl does the same over comm_nccl, each rank on
+ * an emulated GPU of its own, with fewer grids and rows, as a step there is a hundred times slower.
  */
-#include <pthread.h>
 #include "tests/unit/learn/vectors.h"
+#include "tests/unit/kernels/ranks.h"
 #include "learn/crew.h"
 
 #ifdef REDRAFT_DOUBLE
@@ -97,7 +98,8 @@ static void sequence_done(struct sequence *s)
 
 /* ---- what a run gives ---- */
 
-enum { STEPS = 3 };
+static enum ranks_by by = BY_THREADS; /* of the test that runs */
+static int n_steps = 3;
 struct outcome {
 	struct train_result first, last;
 	real *grads, *weights, *state; /* after the first gradients; after the steps */
@@ -115,7 +117,7 @@ static void outcome_done(struct outcome *o)
 static struct train_options options(enum loss_kind loss)
 {
 	struct train_options o = options_default();
-	o.ttt_steps = 5;
+	o.ttt_steps = by == BY_NCCL ? 3 : 5;
 	o.eps = (real)1e-3; /* else Adam makes a step of the rounding of a gradient of 0 */
 	o.loss = loss;
 	return o;
@@ -124,14 +126,27 @@ static struct train_options options(enum loss_kind loss)
 /* from: weights and state to go on from, or NULL. */
 static bool with_states;
 
+static struct dev *open_dev(void)
+{
+	struct dev *d = NULL;
+	struct errtext e = {""};
+	int r = dev_new(&(struct dev_options){.kind = by == BY_NCCL ? DEV_CUDA : DEV_CPU, .threads = 1, .isa = ISA_PORTABLE}, &d, &e);
+	if (r)
+		fprintf(stderr, "%s\n", e.text);
+	return d;
+}
+
 static void school(const struct sequence *s, struct train_options opt, struct comm *c, int U, const struct outcome *from, struct outcome *ret)
 {
-	struct dev *d = dev_or_null(1, ISA_PORTABLE);
+	struct dev *d = open_dev();
 	struct trainer *t = NULL;
 	struct errtext e = {""};
 	opt.ranks = c;
 	opt.ulysses = U;
-	int r = trainer_eagle3.new(d, &s->c, &opt, s->d2t, s->embedding, &t, &e);
+	int r = d ? 0 : -ENODEV;
+	if (!r && c)
+		r = comm_device(c, d, &e);
+	r = r ? r : trainer_eagle3.new(d, &s->c, &opt, s->d2t, s->embedding, &t, &e);
 	if (r)
 		fail_msg("%s", e.text);
 	size_t n = ret->n = trainer_eagle3.n_params(t);
@@ -154,7 +169,7 @@ static void school(const struct sequence *s, struct train_options opt, struct co
 	}
 	assert_int_equal(trainer_eagle3.forward_backward(t, &b, &ret->first), 0);
 	memcpy(ret->grads, trainer_eagle3.grads(t), n * sizeof(real));
-	for (int i = 0; i < STEPS; i++)
+	for (int i = 0; i < n_steps; i++)
 		assert_int_equal(trainer_eagle3.step(t, &b, &ret->last), 0);
 	memcpy(ret->weights, trainer_eagle3.params(t), n * sizeof(real));
 	assert_int_equal(trainer_eagle3.save_state(t, ret->state, &ret->steps), 0);
@@ -165,7 +180,7 @@ static void school(const struct sequence *s, struct train_options opt, struct co
 
 /* ---- ranks as threads ---- */
 
-struct member {
+struct follower {
 	struct comm *c;
 	const uint16_t *embedding, *head;
 	int V, H_t, r;
@@ -174,9 +189,9 @@ struct member {
 
 static void *follow(void *arg)
 {
-	struct member *m = arg;
-	struct dev *d = NULL;
-	m->r = dev_cpu_new(1, ISA_PORTABLE, &d);
+	struct follower *m = arg;
+	struct dev *d = open_dev();
+	m->r = d ? comm_device(m->c, d, &m->e) : -ENODEV;
 	if (!m->r)
 		m->r = crew_follow(m->c, d, &(struct crew_target){m->embedding, m->head, m->V, m->H_t}, &m->e);
 	dev_free(d);
@@ -186,17 +201,17 @@ static void *follow(void *arg)
 static void group(const struct sequence *s, struct train_options opt, int U, int R, const struct outcome *from, struct outcome *ret)
 {
 	struct comm *c[8];
-	struct member m[8];
+	struct follower m[8];
 	pthread_t t[8];
 	int n = U * R;
-	assert_int_equal(comm_threads_new(n, c), 0);
+	ranks_new(by, n, c);
 	for (int i = 1; i < n; i++) {
 		c[i]->timeout_s = 60;
-		m[i] = (struct member){.c = c[i], .embedding = s->embedding, .head = s->head, .V = 50, .H_t = 12};
+		m[i] = (struct follower){.c = c[i], .embedding = s->embedding, .head = s->head, .V = 50, .H_t = 12};
 		assert_int_equal(pthread_create(&t[i], NULL, follow, &m[i]), 0);
 	}
 	school(s, opt, c[0], U, from, ret);
-	crew_end(c[0]);
+	crew_end(c[0], NULL);
 	for (int i = 1; i < n; i++) {
 		(void)pthread_join(t[i], NULL);
 		if (m[i].r)
@@ -305,7 +320,7 @@ static void test_exact(void **state)
 	outcome_done(&b);
 	group(&s, o, 2, 2, &a, &b);
 	group(&s, o, 2, 2, &a, &c);
-	assert_int_equal(b.steps, 2 * STEPS);
+	assert_int_equal(b.steps, 2 * n_steps);
 	assert_memory_equal(b.weights, c.weights, a.n * sizeof(real));
 	school(&s, o, NULL, 1, &a, &one);
 	compare(&s, &b, &one, "resumed");
@@ -314,6 +329,36 @@ static void test_exact(void **state)
 	outcome_done(&b);
 	outcome_done(&c);
 	sequence_done(&s);
+}
+
+static void test_nccl(void **state)
+{
+	static const struct {
+		int n, nh, nkv, U, R, K;
+		bool packed, weights, states;
+	} cases[] = {
+		{33, 4, 2, 1, 2, 0, true, false, false}, {21, 4, 2, 2, 1, 6, false, true, false}, {29, 4, 2, 2, 2, 0, true, false, true}, {19, 4, 1, 1, 3, 6, false, true, false},
+		{23, 4, 2, 4, 2, 0, true, false, false}, {27, 2, 2, 2, 4, 6, false, true, false}, {3, 4, 2, 2, 2, 0, false, false, false},
+	};
+	struct sequence s;
+	struct outcome a = {0}, b = {0};
+	(void)state;
+	ranks_need_emulation();
+	by = BY_NCCL;
+	n_steps = 1;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		with_states = cases[i].states;
+		check(cases[i].n, cases[i].nh, cases[i].nkv, cases[i].U, cases[i].R, cases[i].packed, cases[i].K, i % 2 ? LOSS_KL : LOSS_LK_LAMBDA, cases[i].weights);
+	}
+	with_states = false;
+	sequence_new(&s, 17, 4, 2, true, 0);
+	group(&s, options(LOSS_KL), 2, 2, NULL, &a);
+	group(&s, options(LOSS_KL), 2, 2, NULL, &b);
+	assert_memory_equal(a.weights, b.weights, a.n * sizeof(real));
+	outcome_done(&a);
+	outcome_done(&b);
+	sequence_done(&s);
+	by = BY_THREADS;
 }
 
 static void test_grids_that_do_not_fit(void **state)
@@ -354,10 +399,10 @@ static void test_failures(void **state)
 	struct dev *d = dev_or_null(1, ISA_PORTABLE);
 	sequence_new(&s, 40, 8, 4, false, 0);
 	assert_int_equal(comm_threads_new(3, c), 0);
-	struct member m[3];
+	struct follower m[3];
 	pthread_t th[3];
 	for (int i = 1; i < 3; i++) {
-		m[i] = (struct member){.c = c[i], .embedding = s.embedding, .head = s.head, .V = i == 2 ? 51 : 50, .H_t = 12};
+		m[i] = (struct follower){.c = c[i], .embedding = s.embedding, .head = s.head, .V = i == 2 ? 51 : 50, .H_t = 12};
 		assert_int_equal(pthread_create(&th[i], NULL, follow, &m[i]), 0);
 	}
 	o.ranks = c[0];
@@ -379,7 +424,7 @@ static void test_failures(void **state)
 
 	/* a batch that is refused is refused before anybody is told */
 	assert_int_equal(comm_threads_new(2, c), 0);
-	m[1] = (struct member){.c = c[1], .embedding = s.embedding, .head = s.head, .V = 50, .H_t = 12};
+	m[1] = (struct follower){.c = c[1], .embedding = s.embedding, .head = s.head, .V = 50, .H_t = 12};
 	assert_int_equal(pthread_create(&th[1], NULL, follow, &m[1]), 0);
 	o.ranks = c[0];
 	assert_int_equal(trainer_eagle3.new(d, &s.c, &o, s.d2t, s.embedding, &t, &e), 0);
@@ -395,7 +440,7 @@ static void test_failures(void **state)
 	s.b.loss_max = 0;
 	assert_int_equal(trainer_eagle3.step(t, &s.b, &res), 0);
 	trainer_eagle3.free(t);
-	crew_end(c[0]);
+	crew_end(c[0], NULL);
 	(void)pthread_join(th[1], NULL);
 	assert_int_equal(m[1].r, 0);
 	comm_free(c[0]);
@@ -408,7 +453,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_grid), cmocka_unit_test(test_lengths), cmocka_unit_test(test_losses), cmocka_unit_test(test_states), cmocka_unit_test(test_exact),
-		cmocka_unit_test(test_grids_that_do_not_fit), cmocka_unit_test(test_failures),
+		cmocka_unit_test(test_grids_that_do_not_fit), cmocka_unit_test(test_failures), cmocka_unit_test(test_nccl),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
