@@ -91,6 +91,7 @@ struct learner {
 	struct trainer *t;        /* NULL before there is one */
 	real *average, *anchor;   /* [n_params] owned; NULL: none is kept */
 	int64_t averaged;         /* steps since the average began */
+	bool fresh;               /* made of nothing here, not a version that was begun from: it learns faster at first */
 	bool anchored;            /* the anchor is worth holding on to: a version's, or accepted; not a first draft from nothing */
 	struct draft_config file;
 	int64_t *d2t;

@@ -23,12 +23,12 @@ int learner_print_config(const struct learner_options *o, char *ret, size_t size
 			 "\"beta2\":%.9g,\"eps\":%.9g,\"clip\":%.9g,\"muon_momentum\":%.9g,\"muon_iters\":%d,\"warmup\":%" PRId64 ",\"total\":%" PRId64 ",\"draft_vocab\":%d,"
 			 "\"max_rows\":%d,\"max_epochs\":%d,\"queue_max\":%d,\"heldout\":[%d,%d],\"prompt_rows\":%d,\"replay_share\":%.9g,"
 			 "\"pool\":[%" PRIu64 ",%u],\"history_rows\":%d,\"dedup\":%d,\"ema\":%.9g,\"anchor\":%.9g,\"max_scale\":%.9g,\"tenant\":[%.9g,%" PRId64 "],"
-			 "\"request_rows\":%" PRId64 ",\"spike\":%.9g,\"reject_weight\":%.9g,\"loss\":%d,\"whole_teacher\":%d,\"pack_rows\":%d}",
+			 "\"request_rows\":%" PRId64 ",\"spike\":%.9g,\"reject_weight\":%.9g,\"loss\":%d,\"whole_teacher\":%d,\"pack_rows\":%d,\"first\":%.9g}",
 			 o->seed, t->ttt_steps, (double)t->decay, (int)t->optimizer, (double)t->lr, (double)t->muon_lr, (double)t->beta1,
 			 (double)t->beta2, (double)t->eps, (double)t->clip, (double)t->muon_momentum, t->muon_iters, t->warmup_steps, t->total_steps,
 			 o->draft_vocab, o->max_rows, o->max_epochs, o->queue_max, o->heldout_max, o->heldout_domain_max, o->prompt_rows,
 			 o->replay_share, o->pool_bytes, o->segment_bytes, o->history_rows, o->dedup, o->ema, o->anchor, o->max_scale, o->tenant_share,
-			 o->tenant_window, o->request_rows, o->spike, o->reject_weight, (int)t->loss, o->whole_teacher, o->pack_rows);
+			 o->tenant_window, o->request_rows, o->spike, o->reject_weight, (int)t->loss, o->whole_teacher, o->pack_rows, (double)t->first);
 	if (n > 0 && (size_t)n < size && t->ranks && t->ranks->size > 1) /* their sums have an order of their own */
 		n += snprintf(ret + n - 1, size - (size_t)n, ",\"ranks\":[%d,%d]}", t->ranks->size, t->ulysses > 1 ? t->ulysses : 1) - 1;
 	return n > 0 && (size_t)n < size ? 0 : -E2BIG;
@@ -37,7 +37,7 @@ int learner_print_config(const struct learner_options *o, char *ret, size_t size
 static int parse_config(const char *text, struct learner_options *o)
 {
 	json_int_t seed, warmup, total, pool, segment;
-	double decay, lr, muon_lr, beta1, beta2, eps, clip, momentum;
+	double decay, lr, muon_lr, beta1, beta2, eps, clip, momentum, first = 1;
 	int optimizer, prompt_rows, dedup = 0, loss = LOSS_KL, whole_teacher = 0;
 	json_int_t window = 0, request_rows = 0;
 	struct train_options *t = &o->train;
@@ -47,14 +47,14 @@ static int parse_config(const char *text, struct learner_options *o)
 	o->ema = o->anchor = o->max_scale = o->spike = o->reject_weight = 0;
 	o->tenant_share = 1;
 	o->grid[0] = o->grid[1] = 1;
-	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i,s?[ii],s?i}", "seed", &seed,
+	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i,s?[ii],s?i,s?F}", "seed", &seed,
 			    "ttt_steps", &t->ttt_steps, "decay", &decay, "optimizer", &optimizer, "lr", &lr, "muon_lr", &muon_lr, "beta1", &beta1,
 			    "beta2", &beta2, "eps", &eps, "clip", &clip, "muon_momentum", &momentum, "muon_iters", &t->muon_iters, "warmup", &warmup, "total", &total,
 			    "draft_vocab", &o->draft_vocab, "max_rows", &o->max_rows, "max_epochs", &o->max_epochs, "queue_max", &o->queue_max,
 			    "heldout", &o->heldout_max, &o->heldout_domain_max, "prompt_rows", &prompt_rows, "replay_share", &o->replay_share,
 			    "pool", &pool, &segment, "history_rows", &o->history_rows, "dedup", &dedup, "ema", &o->ema, "anchor", &o->anchor, "max_scale", &o->max_scale,
 			    "tenant", &o->tenant_share, &window, "request_rows", &request_rows, "spike", &o->spike, "reject_weight", &o->reject_weight,
-			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1], "pack_rows", &o->pack_rows);
+			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1], "pack_rows", &o->pack_rows, "first", &first);
 	json_decref(j);
 	if (r)
 		return -EINVAL;
@@ -70,6 +70,7 @@ static int parse_config(const char *text, struct learner_options *o)
 	t->muon_momentum = (real)momentum;
 	t->warmup_steps = warmup;
 	t->total_steps = total;
+	t->first = (real)first;
 	t->loss = (enum loss_kind)loss;
 	o->prompt_rows = prompt_rows;
 	o->whole_teacher = whole_teacher;
@@ -99,6 +100,9 @@ int learner_set_draft(struct learner *l, const struct draft_config *c, const int
 	const struct learner_beside *b = beside ? beside : &anew;
 	struct eagle3_config ec;
 	struct trainer *t = NULL;
+	struct train_options train = l->o.train;
+	if (!l->fresh)
+		train.first = 1;
 	draft_eagle3_config(c, &ec);
 	size_t n = draft_params(&ec);
 	int64_t *copy = malloc((size_t)ec.V_d * sizeof *copy);
@@ -109,7 +113,7 @@ int learner_set_draft(struct learner *l, const struct draft_config *c, const int
 	if (copy)
 		memcpy(copy, d2t, (size_t)ec.V_d * sizeof *copy);
 	if (!r)
-		r = l->o.kind->new(l->d, &ec, &l->o.train, d2t, l->fz->embedding, &t, e);
+		r = l->o.kind->new(l->d, &ec, &train, d2t, l->fz->embedding, &t, e);
 	if (!r) {
 		memcpy(l->o.kind->params(t), w, l->o.kind->n_params(t) * sizeof *w);
 		l->o.kind->params_changed(t);
@@ -229,7 +233,7 @@ static json_t *counts_json(const struct learner_counts *n)
 static json_t *state_json(struct learner *l, const char *draft_json, int64_t trainer_step)
 {
 	struct pool_where w = pool_where(l->pool);
-	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:b,s:O?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s:o,s:[If],s:I,s:b}",
+	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:b,s:O?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s:o,s:[If],s:I,s:b,s:b}",
 			 "schema", 1, "target_fp", l->fz->target_fp, "config", l->config, "journal", (json_int_t)journal_end(l->journal), "step",
 			 (json_int_t)l->step, "cur_run", (json_int_t)l->cur_run, "cur_row", l->cur_row, "base", (json_int_t)l->base, "paused",
 			 l->paused, "drift", (json_int_t)l->drift, "counted", (json_int_t)l->counted, "pool", (json_int_t)w.first,
@@ -238,7 +242,7 @@ static json_t *state_json(struct learner *l, const char *draft_json, int64_t tra
 			 (json_int_t)trainer_step, "published_step", (json_int_t)l->published_step, "means", l->loss_mean, l->acc_mean, "turn",
 			 l->turn, "cursors", cursors_json(l), "runs", runs_json(l), "join", join_to_json(&l->join), "counts", counts_json(&l->n),
 			 "last_bad", l->last_bad, "aside", l->aside_files, (int)l->aside_bytes, "rules", rules_to_json(&l->rules), "usual_loss",
-			 (json_int_t)l->losses, l->usual_loss, "averaged", (json_int_t)l->averaged, "anchored", (int)l->anchored);
+			 (json_int_t)l->losses, l->usual_loss, "averaged", (json_int_t)l->averaged, "anchored", (int)l->anchored, "fresh", (int)l->fresh);
 }
 
 int learner_checkpoint(struct learner *l, struct errtext *e)
@@ -346,17 +350,18 @@ static int restore_state(struct learner *l, const struct checkpoint *c, int64_t 
 	double usual = 0;
 	const char *fp, *config, *cluster, *draft, *name, *sha, *last_bad;
 	json_t *cut = NULL, *cursors, *runs, *join, *counts, *rules = NULL;
-	int paused, left = 0, aside_bytes, anchored = 0;
-	if (json_unpack(c->state, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s?b,s?o},s:I,s:I,s:[FF],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s?o,s?[IF],s?I,s?b}",
+	int paused, left = 0, aside_bytes, anchored = 0, fresh = 0;
+	if (json_unpack(c->state, "{s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s?b,s?o},s:I,s:I,s:[FF],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s?o,s?[IF],s?I,s?b,s?b}",
 			"target_fp", &fp, "config", &config, "journal", &journal, "step", &step, "cur_run", &cur_run, "cur_row", &l->cur_row,
 			"base", &base, "paused", &paused, "drift", &drift, "counted", &counted, "pool", &first, &segment, &offset, "cluster",
 			&cluster, "draft", &draft, "pending", "name", &name, "sha", &sha, "version", &version, "left", &left, "cut", &cut, "trainer_step",
 			&trainer_step, "published_step", &published, "means", &l->loss_mean, &l->acc_mean, "turn", &l->turn, "cursors", &cursors,
 			"runs", &runs, "join", &join, "counts", &counts, "last_bad", &last_bad, "aside", &l->aside_files, &aside_bytes,
-			"rules", &rules, "usual_loss", &losses, &usual, "averaged", &averaged, "anchored", &anchored))
+			"rules", &rules, "usual_loss", &losses, &usual, "averaged", &averaged, "anchored", &anchored, "fresh", &fresh))
 		return errtext_set(e, -EINVAL, "checkpoint: its state cannot be read");
 	if (strcmp(fp, l->fz->target_fp) != 0)
 		return errtext_set(e, -EINVAL, "state_dir belongs to target %.12s, this is %.12s: use another state_dir", fp, l->fz->target_fp);
+	l->fresh = fresh;
 	l->step = step;
 	l->cur_run = (uint64_t)cur_run;
 	l->base = (uint32_t)base;

@@ -152,7 +152,7 @@ int optimizer_step(struct optimizer *o, real *w, const real *g, double grad_norm
 {
 	double clip = (double)o->opt.clip, scale = clip / (grad_norm + 1e-6);
 	real gscale = clip > 0 && scale < 1 ? (real)scale : 1;
-	double factor = schedule_factor(o->step, o->opt.warmup_steps, o->opt.total_steps);
+	double factor = schedule_factor(o->step, o->opt.warmup_steps, o->opt.total_steps, (double)o->opt.first);
 	for (int i = 0, end; i < E3_N_TENSORS; i = end) {
 		end = i + 1;
 		if (optimizer_is_muon(o->opt.optimizer, (enum eagle3_tensor)i)) {

@@ -44,7 +44,7 @@ struct conf {
 	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
 	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, follow_print, init_wait_s;
 	int64_t tenant_window, request_rows;
-	double lr, muon_lr, clip, decay, ema, anchor, replay_share, max_scale, tenant_share, spike, reject_weight;
+	double lr, muon_lr, first, clip, decay, ema, anchor, replay_share, max_scale, tenant_share, spike, reject_weight;
 	bool prompt_rows, auto_init, dedup;
 };
 
@@ -79,17 +79,18 @@ static const struct conf_entry entries[] = {
 	{"train.decay", CONF_REAL, AT(decay), "0.8", 0.01, 1, NULL, false, "", "weight of each further unrolled step"},
 	{"train.loss", CONF_ENUM, AT(loss), "kl", 0, 0, LOSS_NAMES, false, "", "what the draft is drawn towards (learn/README.md)"},
 	{"train.teacher", CONF_ENUM, AT(teacher), "top", 0, 0, "top|whole", false, "", "prompt rows learn from the 64 likeliest tokens of the draft vocabulary, or from all of it"},
-	{"train.optimizer", CONF_ENUM, AT(optimizer), "muon", 0, 0, "adamw|muon", false, "", "muon: on the matrices, AdamW on head and norms"},
-	{"train.lr", CONF_REAL, AT(lr), "0.001", 1e-9, 1, NULL, false, "", "learning rate of AdamW"},
-	{"train.muon_lr", CONF_REAL, AT(muon_lr), "0.02", 1e-9, 1, NULL, false, "", "learning rate of Muon"},
+	{"train.optimizer", CONF_ENUM, AT(optimizer), "adamw", 0, 0, "adamw|muon", false, "", "muon: on the matrices, AdamW on head and norms"},
+	{"train.lr", CONF_REAL, AT(lr), "0.0003", 1e-9, 1, NULL, false, "", "learning rate of AdamW"},
+	{"train.muon_lr", CONF_REAL, AT(muon_lr), "0.006", 1e-9, 1, NULL, false, "", "learning rate of Muon"},
 	{"train.muon_iters", CONF_INT, AT(muon_iters), "3", 1, 12, NULL, false, "", "Newton-Schulz rounds a step of Muon; fewer are cheaper"},
 	{"train.clip", CONF_REAL, AT(clip), "0.5", 1e-6, 1e6, NULL, false, "", "gradients are clipped to this norm"},
+	{"train.first", CONF_REAL, AT(first), "3", 1, 1000, NULL, false, "", "a first draft made here begins at so many times the learning rates, falling to them with the root of its steps"},
 	{"train.warmup_steps", CONF_INT, AT(warmup_steps), "10", 0, 1e9, NULL, false, "steps", "linear warm-up of the learning rate"},
 	{"train.draft_vocab", CONF_INT, AT(draft_vocab), "8192", 16, 1 << 24, NULL, false, "tok", "draft vocabulary of a first draft"},
 	{"train.max_rows", CONF_INT, AT(max_rows), "1024", 16, 1 << 20, NULL, false, "tok", "rows of one step; longer runs take several"},
 	{"train.pack_rows", CONF_INT, AT(pack_rows), "0", 0, 1 << 20, NULL, false, "tok", "a step takes further runs while they fit into so many rows; 0 = one run a step"},
 	{"train.history_rows", CONF_INT, AT(history_rows), "256", 0, 16384, NULL, false, "tok", "rows before a window that are laid in front of it as context, an earlier request's too"},
-	{"train.ema", CONF_REAL, AT(ema), "0.95", 0, 0.99999, NULL, false, "", "decay a step of the averaged weights, which are what is published; 0 = the last weights are"},
+	{"train.ema", CONF_REAL, AT(ema), "0.98", 0, 0.99999, NULL, false, "", "decay a step of the averaged weights, which are what is published; 0 = the last weights are"},
 	{"train.anchor", CONF_REAL, AT(anchor), "0.002", 0, 1, NULL, false, "", "each step draws the weights this far towards the version that was begun from or last accepted; 0 = not"},
 	{"train.spike", CONF_REAL, AT(spike), "3", 1.2, 1e9, NULL, false, "", "a loss so many times the running mean is no step"},
 	{"train.reject_weight", CONF_REAL, AT(reject_weight), "1", 0.01, 100, NULL, false, "", "weight of rows at which serving refused the draft's proposal"},
@@ -135,7 +136,7 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 	*o = (struct learner_options){
 		.state_dir = c->state_dir, .store = c->store, .kind = &trainer_eagle3, .seed = (uint64_t)c->seed,
 		.train = {.ttt_steps = (int)c->ttt_steps, .decay = (real)c->decay, .loss = (enum loss_kind)c->loss, .optimizer = c->optimizer ? OPT_MUON : OPT_ADAMW,
-			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
+			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .first = (real)c->first, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
 			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
 		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .pack_rows = (int)c->pack_rows, .history_rows = (int)c->history_rows, .max_epochs = (int)c->max_epochs,
 		.queue_max = (int)c->queue_max, .heldout_max = (int)c->heldout_max, .heldout_domain_max = (int)c->heldout_domain_max,

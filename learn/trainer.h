@@ -31,6 +31,7 @@ struct train_options {
 	real muon_momentum; /* 0.95 */
 	int muon_iters;     /* Newton-Schulz rounds a step: 5, or 3 for less work */
 	int64_t warmup_steps, total_steps; /* total 0 = constant after warm-up */
+	real first;         /* a draft from nothing begins at so many times the rates, falling to them (learn/schedule.h); 0 or 1 = at them */
 	struct comm *ranks; /* that share each sequence (learn/crew.h); this is rank 0, or told by it. NULL: this process alone */
 	const struct weight *head; /* ranks but 0: the target's head, as in struct teacher_states, which they make their own teachers with */
 	int ulysses;        /* of the ranks, so many swap rows for heads; the rest is ring (learn/seqpar.h). 0 = 1 */

@@ -36,7 +36,7 @@ static inline struct learner_options options(const struct world *w, const char *
 {
 	return (struct learner_options){
 		.state_dir = state, .store = w->store, .kind = &trainer_eagle3, .seed = 99,
-		.train = {.ttt_steps = 3, .decay = (real)0.8, .optimizer = w->muon ? OPT_MUON : OPT_ADAMW, .muon_iters = 3, .lr = (real)1e-3, .muon_lr = (real)0.02, .beta1 = (real)0.9,
+		.train = {.ttt_steps = 3, .decay = (real)0.8, .optimizer = w->muon ? OPT_MUON : OPT_ADAMW, .muon_iters = 3, .lr = (real)1e-3, .muon_lr = (real)0.02, .first = w->muon ? 3 : 0, .beta1 = (real)0.9,
 			  .beta2 = (real)0.999, .eps = (real)1e-8, .clip = (real)0.5, .muon_momentum = (real)0.95, .warmup_steps = 5},
 		.draft_vocab = 48, .max_rows = w->muon ? 72 : 24, .pack_rows = w->muon ? 72 : 0, .max_epochs = 2, .queue_max = 6, .heldout_max = 4, .heldout_domain_max = 3,
 		.prompt_rows = true, .auto_init = true, .replay_share = 0.3, .init_min_tokens = 150, .pool_bytes = 220000, .segment_bytes = 40000,

@@ -84,14 +84,18 @@ static void test_schedule(void **state)
 	for (int i = 0; i < (int)vectors_number(v, "steps"); i++) {
 		char name[32];
 		snprintf(name, sizeof name, "factor_%d", i);
-		assert_true(fabs(schedule_factor(i, 5, 60) - vectors_number(v, name)) <= 1e-12);
+		assert_true(fabs(schedule_factor(i, 5, 60, 0) - vectors_number(v, name)) <= 1e-12);
 	}
 	vectors_close(v);
-	assert_true(schedule_factor(0, 0, 0) == 1.0);
-	assert_true(schedule_factor(1000000, 10, 0) == 1.0);
-	assert_true(schedule_factor(3, 8, 0) == 0.5);
-	assert_true(schedule_factor(60, 5, 60) == 0.0);
-	assert_true(schedule_factor(99, 5, 60) == 0.0);
+	assert_true(schedule_factor(0, 0, 0, 0) == 1.0);
+	assert_true(schedule_factor(1000000, 10, 0, 0) == 1.0);
+	assert_true(schedule_factor(3, 8, 0, 0) == 0.5);
+	assert_true(schedule_factor(60, 5, 60, 0) == 0.0);
+	assert_true(schedule_factor(99, 5, 60, 0) == 0.0);
+	assert_true(schedule_factor(0, 0, 0, 3) == 3.0);
+	assert_true(schedule_factor(0, 2, 0, 3) == 1.5);
+	assert_true(fabs(schedule_factor(300, 10, 0, 3) - 1.5) <= 1e-12);
+	assert_true(schedule_factor(100000, 10, 0, 3) == 1.0);
 }
 
 /* Ten steps in one go, or five, save, load into another optimizer, five more. */
