@@ -138,3 +138,13 @@ def delete_topic(address, name):
     code = struct.unpack(">h", reply[at:at + 2])[0]
     if code:
         raise StartError(f"Kafka would not delete topic {name}: error {code}")
+
+
+def delete_records(address, name, before):
+    """DeleteRecords, version 0: of each partition what is before an offset, -1 = all. As retention does, at a time of our choosing."""
+    parts = b"".join(struct.pack(">iq", p, offset) for p, offset in before.items())
+    reply = _request(address, 21, 0, struct.pack(">i", 1) + _string(name) + struct.pack(">i", len(before)) + parts + struct.pack(">i", 10000), 15.0)
+    at = 8 + 2 + struct.unpack(">h", reply[8:10])[0] + 4
+    codes = [struct.unpack(">h", reply[at + 14 * i + 12:at + 14 * i + 14])[0] for i in range(len(before))]
+    if any(codes):
+        raise StartError(f"Kafka would not delete records of {name}: errors {codes}")

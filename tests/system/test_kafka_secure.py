@@ -4,12 +4,13 @@ broker and its topics: gone and back, a topic deleted and made anew, retention p
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 
 import pytest
-from broker import Kafka, allow, create_topic, delete_topic
+from broker import PARTITIONS, Kafka, allow, create_topic, delete_records, delete_topic
 from conftest import ROOT, poll
 from procs import Family
 from test_loop import LEARN, Clients
@@ -160,11 +161,50 @@ def test_what_happens_to_broker_and_topics(stack, secured):
     before = bad()
     assert poll(60, lambda: (produce(1), bad() > before)[1], 1), stack.call("daemon", "Status")["watch"]
     assert poll(30, lambda: [t for t in events(stack) if "answers" in t][1:], 0.5), events(stack)
+    # retention passes while the daemon holds still
+    stack.children["daemon"].signal(signal.SIGSTOP)
+    try:
+        produce(50)
+        delete_records(secured.address, topic, {0: -1})
+    finally:
+        stack.children["daemon"].signal(signal.SIGCONT)
+    said(stack, "passed retention before they were read")
+    watch = stack.call("daemon", "Status")["watch"]
+    assert watch["gaps"] >= 1 and 0 < watch["lost"] <= 50, watch
+    before = bad()
+    assert poll(60, lambda: (produce(1), bad() > before)[1], 1), stack.call("daemon", "Status")["watch"]
     delete_topic(secured.address, topic)
     assert poll(30, lambda: not topic_there(secured, topic), 0.5)
     create_topic(secured.address, topic, p)
     produce(1)
     assert poll(90, lambda: any("anew" in t or "deleted" in t for t in events(stack)), 1), events(stack)
+
+
+def test_what_the_learner_did_not_read_in_time(stack, secured):
+    """Retention passes the traces while the learner is away: from where to where, and how it goes on, is said by the learner and by the daemon; it reads on."""
+    for name in TOPICS[:2]:
+        create_topic(secured.address, name, PARTITIONS)
+    stack.start_serve(stack.toy(64), secured.address)
+    stack.start_daemon(secured.address)
+    learner = stack.start_learn(secured.address, **LEARN)
+    records = lambda: stack.status("learn").get("records", {})
+    delivered = lambda: stack.status("serve")["records"]["delivered"]
+    assert poll(60, lambda: (stack.chat(), records().get("rows", 0) > 0)[1], 0.3), records()
+    assert drained(stack)
+    stack.wait("the daemon knows it", 20, lambda: stack.call("daemon", "Status")["learn"].get("records"), "daemon")
+    learner.stop(30)
+    had = delivered()
+    for i in range(24):
+        assert stack.chat(f"And in Paris, for the {i}th time?").ok
+    stack.wait("the records are there", 30, lambda: delivered() >= had + 24, "serve")
+    delete_records(secured.address, "redraft.traces", {p: -1 for p in range(PARTITIONS)})
+    stack.again("learn")
+    assert poll(60, lambda: records().get("lost", 0) > 0), records()
+    assert "passed retention" in records()["last_gap"] and "reading on at" in records()["last_gap"]
+    said(stack, "never learned from")
+    rows = records()["rows"]
+    assert poll(60, lambda: (stack.chat(), records().get("rows", 0) > rows)[1], 0.3), records()
+    assert "passed retention" in (stack.dir / "learn.log").read_text()
 
 
 def topic_there(secured, topic):
