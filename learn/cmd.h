@@ -6,6 +6,8 @@ int cmd_train(int argc, char **argv);          /* a draft from records on disk *
 int cmd_bootstrap(int argc, char **argv);      /* traffic for a model that has none */
 int cmd_collect(int argc, char **argv);        /* records of the topic into a folder */
 int cmd_export_records(int argc, char **argv); /* a folder's records as single files */
+int cmd_export(int argc, char **argv);         /* a draft for vLLM, SGLang, SpecForge or llama.cpp */
+int cmd_import(int argc, char **argv);         /* and one of theirs */
 int cmd_pack(int argc, char **argv);           /* a draft as one small file */
 int cmd_unpack(int argc, char **argv);         /* and back */
 int cmd_replay(int argc, char **argv);         /* accept lengths of a version on recorded requests */

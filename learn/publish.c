@@ -71,7 +71,7 @@ static int widen(const struct draft_files *f, struct draft *d, struct errtext *e
 	return 0;
 }
 
-static int check(const struct draft *d, const struct frozen *fz, struct errtext *e)
+int publish_check(const struct draft *d, const struct frozen *fz, struct errtext *e)
 {
 	if (d->c.V != fz->V || d->c.H_t != fz->H || d->c.H != fz->H)
 		return errtext_set(e, -EINVAL, "a draft %d wide over %d tokens does not fit this target (%d, %d)", d->c.H, d->c.V, fz->H, fz->V);
@@ -88,7 +88,7 @@ int publish_read_folder(const char *dir, const struct frozen *fz, struct draft *
 	if (!r) {
 		d.file = *draft_files_config(f);
 		draft_eagle3_config(&d.file, &d.c);
-		r = check(&d, fz, e);
+		r = publish_check(&d, fz, e);
 	}
 	if (!r)
 		r = widen(f, &d, e);

@@ -395,7 +395,10 @@ static int follow(const struct conf *c, const struct dev_options *device, const 
 static const struct {
 	const char *word;
 	int (*run)(int argc, char **argv);
-} words[] = {{"train", cmd_train}, {"bootstrap", cmd_bootstrap}, {"collect", cmd_collect}, {"export-records", cmd_export_records}, {"replay", cmd_replay}, {"pack", cmd_pack}, {"unpack", cmd_unpack}};
+} words[] = {
+	{"train", cmd_train}, {"bootstrap", cmd_bootstrap}, {"collect", cmd_collect}, {"export-records", cmd_export_records},
+	{"replay", cmd_replay}, {"export", cmd_export}, {"import", cmd_import}, {"pack", cmd_pack}, {"unpack", cmd_unpack},
+};
 
 int main(int argc, char **argv)
 {
@@ -416,7 +419,7 @@ int main(int argc, char **argv)
 	struct dev_options device = {.kind = (enum dev_kind)c.device, .threads = (int)c.threads, .math = (enum dev_math)c.device_math, .background = true};
 	log_init("redraft-learn", levels[c.log_level]);
 	if (n && strcmp(word[0], "init") != 0) {
-		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect, export-records, replay, pack and unpack", word[0]);
+		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect, export-records, replay, export, import, pack and unpack", word[0]);
 		r = fail(2, e.text);
 	} else if (crew_device(ranks, &device, &e) || frozen_open(c.store, c.target_fp, &fz, &e))
 		r = fail(2, e.text);

@@ -1,7 +1,7 @@
 /* GGUF v3 reader: metadata, tokenizer arrays, tensors expanded to bf16.
  *
  * mmap'd; every count, length and offset is checked before use. Types F32, F16,
- * BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K; others are refused by name. Arch `llama` stores the q and k
+ * BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, and lists of I64; others are refused by name. Arch `llama` stores the q and k
  * rows of each head interleaved: gguf_read_hf gives them back in Hugging Face order. A
  * name that is no Hugging Face name is looked up as it stands ("rope_freqs.weight").
  */
@@ -29,5 +29,7 @@ int MUSTCHECK gguf_array_i64(const struct gguf *g, const char *key, uint64_t i, 
  * cols, as bf16 in a malloc'd array the caller frees. q/k rows un-permuted
  * for arch llama. Norm vectors have rows 1. -ENOENT when absent. */
 int MUSTCHECK gguf_read_hf(const struct gguf *g, const char *hf_name, int *ret_rows, int *ret_cols, uint16_t **ret_bf16, struct errtext *e);
+/* A list of integers under its own name (d2t); malloc'd. -ENOENT, -EINVAL: of another type or shape. */
+int MUSTCHECK gguf_read_i64(const struct gguf *g, const char *name, int *ret_n, int64_t **ret);
 /* A small F32 tensor under its own name ("rope_freqs.weight"), as floats; -EINVAL when it is of another type. */
 int MUSTCHECK gguf_read_f32(const struct gguf *g, const char *name, int *ret_rows, int *ret_cols, float **ret, struct errtext *e);

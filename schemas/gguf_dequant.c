@@ -25,7 +25,7 @@ static const struct {
 } kinds[] = {
 	[GT_F32] = {1, 4},      [GT_F16] = {1, 2},      [GT_BF16] = {1, 2},     [GT_Q4_0] = {BLOCK, 18}, [GT_Q4_1] = {BLOCK, 20},
 	[GT_Q5_0] = {BLOCK, 22}, [GT_Q5_1] = {BLOCK, 24}, [GT_Q8_0] = {BLOCK, 34}, [GT_Q2_K] = {256, 84},  [GT_Q3_K] = {256, 110},
-	[GT_Q4_K] = {256, 144}, [GT_Q5_K] = {256, 176}, [GT_Q6_K] = {256, 210},
+	[GT_Q4_K] = {256, 144}, [GT_Q5_K] = {256, 176}, [GT_Q6_K] = {256, 210}, [GT_I64] = {1, 8},
 };
 
 size_t gguf_block_values(uint32_t type)

@@ -7,6 +7,7 @@
  */
 #include "schemas/gguf_file.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,8 +121,8 @@ int gguf_read_hf(const struct gguf *g, const char *hf_name, int *ret_rows, int *
 	const struct gguf_tensor *t = gguf_find_tensor(g, name);
 	if (!t)
 		return errtext_set(e, -ENOENT, "GGUF: no tensor %.80s", name);
-	if (t->n_dims > 2)
-		return errtext_set(e, -EINVAL, "GGUF tensor %.80s has %d dimensions", name, t->n_dims);
+	if (t->n_dims > 2 || t->type == GT_I64)
+		return errtext_set(e, -EINVAL, "GGUF tensor %.80s has %d dimensions and is of type %s", name, t->n_dims, gguf_type_name(t->type));
 	size_t n = (size_t)(t->rows * t->cols); /* bounded at open: the file holds them all */
 	uint16_t *out = malloc(n * 2 + 1);
 	if (!out)
@@ -134,6 +135,23 @@ int gguf_read_hf(const struct gguf *g, const char *hf_name, int *ret_rows, int *
 	*ret_rows = (int)t->rows;
 	*ret_cols = (int)t->cols;
 	*ret_bf16 = out;
+	return 0;
+}
+
+int gguf_read_i64(const struct gguf *g, const char *name, int *ret_n, int64_t **ret)
+{
+	const struct gguf_tensor *t = gguf_find_tensor(g, name);
+
+	if (!t)
+		return -ENOENT;
+	if (t->type != GT_I64 || t->rows != 1 || t->cols > INT_MAX)
+		return -EINVAL;
+	int64_t *out = malloc((size_t)t->cols * sizeof *out + 1);
+	if (!out)
+		return -ENOMEM;
+	memcpy(out, t->data, (size_t)t->cols * sizeof *out);
+	*ret_n = (int)t->cols;
+	*ret = out;
 	return 0;
 }
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Size, time and accept length of every kind of payload, on recorded requests.
 
-    make build/release/bench/bench_payload; tests/bench/payload.py RECORDS STORE [--tokens 8000] [--records 60] [--judge 30] [--threads 1] [--out FILE] [--bin DIR]
+    tests/bench/run payload                                             records of its own, rows into build/bench.jsonl
+    make build/release/bench/bench_payload; tests/bench/payload.py POOL STORE [--tokens 8000] [--records 60] [--judge 30] [--threads 1]
 
-RECORDS: a folder of record files, as `redraft-learn export-records` writes them; STORE: the store with the target's frozen file.
-bench_payload writes the records again in every kind; then the same training (seed, order, steps) runs on each
-kind and is judged on the same requests, which stay bf16 and are never trained. Step time is the processor time of the whole
-training, arms in turn. A table on the terminal, a JSON object a line to --out (build/bench.jsonl).
+POOL: a folder of records (redraft-learn collect, or a learner's state_dir/pool); STORE: the store with the target's frozen file. bench_payload
+writes the first --records records again in every kind; the same training (seed, order, steps) then runs on each kind and is judged on the
+last --judge records, which stay as they came and are never trained. Each kind's accept length stands beside the difference from bf16's
+on the same requests, with a 95 % interval. Training time is the processor time of the whole training, arms in turn.
 """
 import argparse
-import glob
 import json
 import os
 import resource
@@ -17,67 +17,87 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 KINDS = ["bf16", "planes", "fp8", "int8"]
+HEAD = ("payload", "B a row", "of bf16", "without last_hidden", "encode us a row", "decode us a row", "rms error", "training us a row", "of bf16", "accept length", "against bf16's")
 
 
 def cpu_of(argv):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    r = subprocess.run(argv, capture_output=True, text=True, check=False)
+    r = subprocess.run([str(x) for x in argv], capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if r.returncode:
-        sys.exit(f"{' '.join(argv)}\n{r.stderr[-2000:]}")
+        raise RuntimeError(f"{argv[0]} {argv[1]}: {r.stderr.strip()[-300:]}")
     return r.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def split(binary, pool, work, n, judge):
+    """The pool's records as files in work/train (the first n) and work/judge (the last)."""
+    cpu_of([binary / "redraft-learn", "export-records", "--from_pool", pool, "--out", work / "all"])
+    files = sorted((work / "all").iterdir())
+    judge = min(judge, len(files) // 2)
+    for part, some in (("train", files[: min(n, len(files) - judge)]), ("judge", files[len(files) - judge :])):
+        (work / part).mkdir()
+        for f in some:
+            os.symlink(f, work / part / f.name)
+    return len(list((work / "train").iterdir())), judge
+
+
+def measure(binary, pool, store, work, tokens=8000, records=60, judge=30, threads=1, from_draft=""):
+    """A row a kind: what bench_payload says of it, cpu_us_row, accept_length, against_bf16 [difference, low, high]."""
+    work = Path(work)
+    n, judge = split(binary, pool, work, records, judge)
+    out, _ = cpu_of([binary.parent / "bench" / "bench_payload", work / "train", work / "kinds"])
+    rows = {x["kind"]: x | {"records": n, "judged": judge} for x in map(json.loads, out.splitlines())}
+
+    def train(*more):
+        return cpu_of([binary / "redraft-learn", "train", "--json", "--store", store, "--threads", threads, "--epochs", "8", "--eval.tokens", "0", "--train.ttt_steps", "4",
+                       "--seed", "1", "--nice", "0", *(["--from_draft", from_draft] if from_draft else []), *more])
+
+    train("--from_files", f"{work}/judge/*", "--out", work / "pool", "--tokens", "1")  # the judge's records become a pool once
+    for kind in KINDS:
+        text, cpu = train("--from_files", f"{work}/kinds/{kind}/*", "--judge_pool", work / "pool.records", "--out", work / f"draft-{kind}", "--tokens", tokens)
+        last = json.loads(text.splitlines()[-1])
+        pair, _ = cpu_of([binary / "redraft-learn", "replay", "--json", "on", "--store", store, "--threads", threads, "--from_pool", work / "pool.records",
+                          "--draft", work / f"draft-{kind}", "--against_draft", work / "draft-bf16"])
+        every = next(x for x in json.loads(pair)["rows"] if x["domain"] == "all" and x["context"] == "any")
+        rows[kind] |= {"tokens": last["tokens"], "cpu_us_row": cpu * 1e6 / last["tokens"], "accept_length": every["accept_length"], "low": every["low"], "high": every["high"],
+                       "against_bf16": [every["difference"], every["difference_low"], every["difference_high"]]}
+    return [rows[k] for k in KINDS]
+
+
+def table(rows):
+    base = rows[0]
+    yield "| " + " | ".join(HEAD) + " |"
+    yield "|" + "---|" * len(HEAD)
+    for r in rows:
+        d = r["against_bf16"]
+        yield (f"| {r['kind']} | {r['bytes_row']:.0f} | {r['bytes_row'] / base['bytes_row']:.3f} | {r['bytes_row_without_hidden'] / base['bytes_row']:.3f} | {r['encode_us_row']:.1f} "
+               f"| {r['decode_us_row']:.1f} | {r['rms_error']:.4f} | {r['cpu_us_row']:.0f} | {r['cpu_us_row'] / base['cpu_us_row']:.3f} "
+               f"| {r['accept_length']:.3f} [{r['low']:.3f}, {r['high']:.3f}] | {d[0]:+.3f} [{d[1]:+.3f}, {d[2]:+.3f}] |")
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("records")
+    p.add_argument("pool")
     p.add_argument("store")
     p.add_argument("--tokens", type=int, default=8000)
-    p.add_argument("--records", dest="n", type=int, default=60)
+    p.add_argument("--records", type=int, default=60)
     p.add_argument("--judge", type=int, default=30, help="records that are judged by, taken from the end")
     p.add_argument("--from_draft", default="", help="a draft to go on from, so that a short training says something")
     p.add_argument("--threads", default="1")
-    p.add_argument("--bin", default="build/release/bin")
-    p.add_argument("--out", default="build/bench.jsonl")
+    p.add_argument("--bin", type=Path, default=Path("build/release/bin"))
     a = p.parse_args()
     work = tempfile.mkdtemp(prefix="redraft-payload-")
-    files = sorted(glob.glob(os.path.join(a.records, "*")))
-    for part, some in (("train", files[: a.n]), ("judge", files[len(files) - a.judge:])):
-        os.makedirs(os.path.join(work, part))
-        for f in some:
-            os.symlink(os.path.abspath(f), os.path.join(work, part, os.path.basename(f)))
-    out, _ = cpu_of([os.path.join(os.path.dirname(a.bin), "bench", "bench_payload"), f"{work}/train", f"{work}/kinds"])
-    size = {x["kind"]: x for x in map(json.loads, out.splitlines())}
-
-    def train(*more):
-        return [os.path.join(a.bin, "redraft-learn"), "train", "--json", "--store", a.store, "--threads", a.threads, "--tokens", str(a.tokens), "--epochs", "8",
-                "--eval.tokens", "0", "--train.ttt_steps", "5", "--seed", "1", "--from_draft", a.from_draft, *more]
-
-    # the judge's records become a pool once
-    cpu_of(train("--from_files", f"{work}/judge/*", "--out", f"{work}/pool", "--tokens", "1"))
-    judge = f"{work}/pool.records"
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    rows = []
-    for kind in KINDS:
-        text, cpu = cpu_of(train("--from_files", f"{work}/kinds/{kind}/*", "--judge_pool", judge, "--out", f"{work}/draft-{kind}"))
-        rows.append((kind, json.loads(text.splitlines()[-1]), cpu))
-        print(f"{kind}: {text.splitlines()[-1]}", file=sys.stderr)
-    print(f"{a.n} records, {size['bf16']['rows']:.0f} rows, {a.tokens} tokens trained, seed 1, commit {commit}")
-    print("| payload | B a row | of bf16 | without last_hidden | encode us a row | decode us a row | rms error | processor s of training | accept length |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    with open(a.out, "a", encoding="utf-8") as f:
-        for kind, r, cpu in rows:
-            s = size[kind]
-            al = r["domains"]["all"]["accept_length"]
-            base = size["bf16"]["bytes_row"]
-            print(f"| {kind} | {s['bytes_row']:.0f} | {s['bytes_row'] / base:.3f} | {s['bytes_row_without_hidden'] / base:.3f} | {s['encode_us_row']:.1f} | {s['decode_us_row']:.1f} "
-                  f"| {s['rms_error']:.4f} | {cpu:.1f} | {al:.3f} |")
-            f.write(json.dumps({"figure": f"payload_{kind}", "value": s["bytes_row"], "unit": "B/row", "against": "bf16", "ratio": s["bytes_row"] / base, "ci": None,
-                                "threads": int(a.threads), "commit": commit, "cpu": None, "encode_us_row": s["encode_us_row"], "decode_us_row": s["decode_us_row"],
-                                "training_cpu_s": cpu, "accept_length": al}) + "\n")
-    shutil.rmtree(work)
+    try:
+        rows = measure(a.bin, a.pool, a.store, work, a.tokens, a.records, a.judge, a.threads, a.from_draft)
+    except RuntimeError as e:
+        sys.exit(str(e))
+    finally:
+        shutil.rmtree(work)
+    print(f"{rows[0]['records']} records, {rows[0]['rows']:.0f} rows, {rows[0]['tokens']} tokens trained, judged by {rows[0]['judged']} records, seed 1")
+    print("\n".join(table(rows)))
 
 
 if __name__ == "__main__":
