@@ -40,6 +40,7 @@ struct dev {
 	enum dev_isa isa;  /* CPU: the path in use, never ISA_AUTO */
 	char about[192];   /* which device, for the log: "cpu avx2, 2 threads (no CUDA driver: ...)" */
 	char error[128];   /* text of the last failure, for the caller's report */
+	bool own_memory;   /* what alloc gives is the device's own: the host cannot read or write it (a GPU) */
 	void (*between)(void *arg); /* before each operation (GPU: after it is queued), on the caller's thread; may be NULL. For who shares the machine: it may sleep a little */
 	void *between_arg;
 	bool lost;         /* the device is gone for this process: end it, and let the service manager begin another */
@@ -54,7 +55,8 @@ struct dev_options {
 	int threads;        /* of the CPU, >= 1; the caller's is one of them */
 	enum dev_isa isa;
 	enum dev_math math;
-	bool background; /* GPU: lowest priority, for work beside a server */
+	bool background; /* GPU: lowest priority, for work beside a server; else the highest */
+	uint64_t memory_bytes; /* GPU: of this process at most; an operation that would take more is refused (-ENOMEM). 0 = no limit */
 	bool wait;       /* GPU: wait for each operation: tests, fault finding */
 };
 /* -ENODEV no GPU (DEV_CUDA only), -ENOENT no library for it, -ENOTSUP this CPU lacks the asked path; e says it in a sentence. */

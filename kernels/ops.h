@@ -100,14 +100,14 @@ struct ttt_block {
 	const uint32_t *lo, *hi; /* host, [query rows]: row t sees keys [lo[t], hi[t]) of this block; equal: none */
 };
 
-/* How the tap sends features (schemas/record.md): bf16 [M,H]; its high bytes [M,H], then its low ones [M,H]; or
- * e4m3 [M,H], then, at the next multiple of 4, a float a row to multiply it by. */
-enum pack_kind { PACK_BF16, PACK_PLANES, PACK_FP8 };
+/* How the tap takes features along (schemas/record.md): bf16 [M,H]; or 8 bits [M,H] and then, at the next multiple of
+ * 4, a float a row to multiply them by, both made of the bf16 as schemas/record_payload.c makes them, bit for bit. */
+enum pack_kind { PACK_BF16, PACK_FP8, PACK_INT8 };
 
 struct ops {
 	/* ---- memory ---- */
 	void *(*alloc)(struct dev *d, size_t bytes); /* zeroed, 64-byte aligned; NULL = out of memory */
-	/* The same that the host may read and write too, after sync: what the device leaves for it (logits, features) */
+	/* The same that the host may read and write too, after sync: what the device leaves for it */
 	void *(*alloc_shared)(struct dev *d, size_t bytes);
 	void (*free)(struct dev *d, void *p);        /* of either; NULL is fine */
 	int (*upload)(struct dev *d, void *dst, const void *host, size_t bytes);
@@ -139,6 +139,8 @@ struct ops {
 	/* Per row of x [M,N]: the K largest, sorted, ties by lower index, and the
 	 * log-sum-exp over all N. Host outputs; any may be NULL. K <= 1024 on a GPU. */
 	int (*topk)(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
+	/* The same into alloc_shared memory, there after sync. */
+	int (*topk_async)(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
 
 	/* ---- paged attention ---- */
 	int (*kv_new)(struct dev *d, struct kv_pool *p); /* sizes filled in by the caller */
@@ -177,7 +179,7 @@ struct ops {
 	int (*distill)(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd, struct distill to);
 	/* Pack x [M,H] into `to` (alloc_shared), which is whole once `packed` says so of the ticket, or of a later one. x may
 	 * change as soon as this returns. The caller's stream never waits for the host's memory. 1: too much is
-	 * under way already, nothing was done, drop it. Optional: NULL on the CPU, where the tap converts on its own thread. */
+	 * under way already, nothing was done. The CPU packs at once, and bf16 alone (else -ENOTSUP): the tap's thread does the rest. */
 	int (*pack)(struct dev *d, void *to, enum pack_kind kind, const real *x, int M, int H, uint64_t *ret_ticket);
 	bool (*packed)(struct dev *d, uint64_t ticket);
 	/* y = a x + b y */

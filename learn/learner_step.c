@@ -282,7 +282,7 @@ int learner_apply_step(struct learner *l, const struct journal_entry *x, struct 
 		return k;
 	k = train(l, w, take(l, w));
 	if (k)
-		return errtext_set(e, k, "step %" PRId64 ": %s", l->step, comm_lost(k) && l->o.train.ranks ? l->o.train.ranks->error : l->d->lost ? l->d->error : strerror(-k));
+		return errtext_set(e, k, "step %" PRId64 ": %s", l->step, comm_lost(k) && l->o.train.ranks ? l->o.train.ranks->error : (l->d->lost || k == -ENOMEM) && *l->d->error ? l->d->error : strerror(-k));
 	l->step++;
 	return 0;
 }

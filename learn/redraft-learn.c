@@ -38,7 +38,7 @@
 struct conf {
 	char *store, *state_dir, *run_dir, *daemon_socket, *serve_socket, *brokers, *source_conf, *topic, *target_fp, *follow_journal, *vocab_from;
 	int log_level, optimizer, loss, teacher, policy, device, device_math;
-	int64_t memory_mb, flat_after, max_age_h;
+	int64_t memory_mb, device_mb, flat_after, max_age_h;
 	double tpot_ms, tpot_ratio, least, flat_gain;
 	struct crew_conf ranks;
 	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
@@ -62,6 +62,7 @@ static const struct conf_entry entries[] = {
 	{"target_fp", CONF_STRING, AT(target_fp), "", 0, 0, NULL, false, "", "fingerprint of the target; empty = the only one in store/frozen"},
 	{"device", CONF_ENUM, AT(device), "auto", 0, 0, "auto|cpu|cuda", false, "", "what computes; auto takes a GPU where one answers, at the lowest priority"},
 	{"device_math", CONF_ENUM, AT(device_math), "fast", 0, 0, "strict|fast", false, "", "on a GPU: fast multiplies in bf16, strict in f32; sums are f32"},
+	{"device_memory_mb", CONF_INT, AT(device_mb), "0", 0, 1e9, NULL, false, "MiB", "memory of a GPU that is taken at most, what cuBLAS and the driver need for themselves aside; 0 = no limit"},
 	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness of the compute threads"},
 	{"cpu.policy", CONF_ENUM, AT(policy), "batch", 0, 0, "other|batch|idle", false, "", "scheduling of the compute threads; idle: only what nobody else wants"},
@@ -416,7 +417,8 @@ int main(int argc, char **argv)
 	if (r < 0 || crew_open(&c.ranks, &ranks, &e))
 		return fail(2, e.text);
 	ranks->stop = ranks->size > 1 ? &group_ends : NULL;
-	struct dev_options device = {.kind = (enum dev_kind)c.device, .threads = (int)c.threads, .math = (enum dev_math)c.device_math, .background = true};
+	struct dev_options device = {.kind = (enum dev_kind)c.device, .threads = (int)c.threads, .math = (enum dev_math)c.device_math, .background = true,
+				     .memory_bytes = (uint64_t)c.device_mb << 20};
 	log_init("redraft-learn", levels[c.log_level]);
 	if (n && strcmp(word[0], "init") != 0) {
 		(void)errtext_set(&e, 0, "unknown word \"%.40s\": known are init, train, bootstrap, collect, export-records, replay, export, import, pack and unpack", word[0]);

@@ -58,14 +58,14 @@ int ttt_new(struct dev *d, const struct eagle3_config *c, const int64_t *d2t, co
 	t->mode = mode;
 	t->head_chunk = HEAD_CHUNK;
 	draft_layout_init(c, &t->lay);
-	size_t bytes = t->lay.total * sizeof(real);
+	size_t n = t->lay.total, bytes = n * sizeof(real);
 	t->w = d->ops->alloc(d, bytes);
 	t->dw = mode == TTT_TRAIN ? d->ops->alloc(d, bytes) : NULL;
 	t->d2t = malloc((size_t)c->V_d * sizeof *t->d2t);
 	t->inv_freq = malloc((size_t)(c->hd / 2) * sizeof *t->inv_freq);
 	if (!t->w || (mode == TTT_TRAIN && !t->dw) || !t->d2t || !t->inv_freq) {
 		ttt_free(t);
-		return errtext_set(e, -ENOMEM, "out of memory for a draft of %zu parameters", t->lay.total);
+		return errtext_set(e, -ENOMEM, "out of memory for a draft of %zu parameters%s%s", n, *d->error ? ": " : "", d->error);
 	}
 	memcpy(t->d2t, d2t, (size_t)c->V_d * sizeof *t->d2t);
 	rope_table(&c->rope, c->hd, t->inv_freq, &t->mscale);

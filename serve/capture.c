@@ -6,13 +6,14 @@
  * what was kept with the pages; a row that is computed again is not told again.
  */
 #include <stdlib.h>
+#include <string.h>
 #include "serve/engine_core.h"
 #include "serve/tap.h"
 
 bool capture_wanted(struct engine *g, const struct session *s)
 {
 	struct tap_request r = {.traced = !s->req.no_trace};
-	if (!g->o.tap || sizeof(real) != sizeof(float)) /* the double build exists for gradient checks only */
+	if (!g->o.tap || tap_topk(g->o.tap) > g->V)
 		return false;
 	snprintf(r.request, sizeof r.request, "%s", s->req.request_id);
 	snprintf(r.conversation, sizeof r.conversation, "%s", s->req.conversation);
@@ -35,16 +36,18 @@ void capture_begin(struct engine *g, struct session *s)
 	s->traced = s->traced && s->tap >= 0 && tap_wants_rows(g->o.tap, s->tap);
 }
 
-/* The target's distribution after each of n rows, into the capture scratch. */
-static int teacher(struct engine *g, const struct piece *p, int n)
+/* The target's distribution after each of n emitted rows from `skip` on, as the tap takes it. */
+static void teacher(struct engine *g, const struct piece *p, int skip, int n)
 {
+	struct drawn_from from = reads_of(g, p);
 	int K = tap_topk(g->o.tap);
-	int r = g->o.dev->ops->topk(g->o.dev, g->cap_ids, g->cap_val, g->cap_lse, g->logits + (size_t)p->logit0 * (size_t)g->V,
-				    g->V, n, g->V, K);
-	for (int i = 0; !r && i < n; i++)
-		for (int j = 0; j < K; j++)
-			g->cap_val[i * K + j] -= g->cap_lse[i];
-	return r;
+	for (int i = 0; i < n; i++) {
+		size_t row = (size_t)piece_row(p, skip + i), at = row * (size_t)from.K;
+		for (int j = 0; j < K; j++) {
+			g->cap_ids[i * K + j] = from.ids[at + (size_t)j];
+			g->cap_val[i * K + j] = from.vals[at + (size_t)j] - from.lse[row];
+		}
+	}
 }
 
 /* False when the tap gave the request up: the rest of it is dropped too. */
@@ -55,14 +58,28 @@ static bool still_traced(struct engine *g, struct session *s)
 	return s->traced;
 }
 
-static const float *feature_row(const struct engine *g, int row)
+static uint16_t *feature_row(const struct engine *g, int row)
 {
-	return (const float *)(const void *)(g->features + (size_t)row * (size_t)(N_BOUNDARIES * g->H));
+	return g->packed.features + (size_t)row * (size_t)(N_BOUNDARIES * g->H);
 }
 
-static const float *hidden_row(const struct engine *g, int row)
+static uint16_t *hidden_row(const struct engine *g, int row)
 {
-	return tap_wants_hidden(g->o.tap) ? (const float *)(const void *)(g->hidden + (size_t)row * (size_t)g->H) : NULL;
+	return tap_wants_hidden(g->o.tap) ? g->packed.hidden + (size_t)row * (size_t)g->H : NULL;
+}
+
+/* The packed rows of an accepted path, behind the root. */
+static void straighten(const struct engine *g, const struct piece *p)
+{
+	size_t W = (size_t)(N_BOUNDARIES * g->H), H = (size_t)g->H;
+	for (int i = 1; i <= p->accepted; i++) {
+		int to = p->row0 + i, from = p->row0 + piece_row(p, i);
+		if (from == to)
+			continue;
+		memcpy(feature_row(g, to), feature_row(g, from), W * sizeof(uint16_t));
+		if (tap_wants_hidden(g->o.tap))
+			memcpy(hidden_row(g, to), hidden_row(g, from), H * sizeof(uint16_t));
+	}
 }
 
 /* Rows that are real now stay with their pages as long as those last. */
@@ -82,8 +99,8 @@ int capture_reused(struct engine *g, struct session *s, int n)
 			pos[j] = (uint32_t)(s->n_told + j);
 		struct tap_row_group r = {
 			.n = rows, .prompt = true, .ids = s->tokens + s->n_told, .pos = pos,
-			.features16 = g->keep.features + (size_t)at * (size_t)g->keep.W,
-			.hidden16 = g->keep.hidden ? g->keep.hidden + (size_t)at * (size_t)g->keep.H : NULL,
+			.features = g->keep.features + (size_t)at * (size_t)g->keep.W,
+			.hidden = g->keep.hidden ? g->keep.hidden + (size_t)at * (size_t)g->keep.H : NULL,
 			.next_token = s->tokens[s->n_told + rows],
 		};
 		tap_rows(g->o.tap, s->tap, &r);
@@ -93,11 +110,9 @@ int capture_reused(struct engine *g, struct session *s, int n)
 	return told;
 }
 
-void capture_rows(struct engine *g, const struct piece *p)
+static void tell(struct engine *g, const struct piece *p)
 {
 	struct session *s = p->s;
-	if (!still_traced(g, s))
-		return;
 	int n = p->prefill ? p->n_rows : p->emitted, skip = s->n_told - p->n_past;
 	if (g->keep.W)
 		keep_rows(g, p, n);
@@ -112,10 +127,7 @@ void capture_rows(struct engine *g, const struct piece *p)
 	if (p->prefill)
 		rows.hidden = hidden_row(g, p->row0 + skip);
 	if (!p->prefill) {
-		if (teacher(g, p, rows.n)) {
-			s->traced = false;
-			return;
-		}
+		teacher(g, p, skip, rows.n);
 		rows.topk_ids = g->cap_ids;
 		rows.topk_logprob = g->cap_val;
 		if (s->n_proposed)
@@ -124,6 +136,22 @@ void capture_rows(struct engine *g, const struct piece *p)
 	}
 	tap_rows(g->o.tap, s->tap, &rows);
 	s->n_told = p->n_past + n;
+}
+
+void capture_rows(struct engine *g)
+{
+	for (int i = 0; i < g->n_pieces; i++) {
+		const struct piece *p = &g->pieces[i];
+		if (!p->s->traced)
+			continue;
+		if (!reads_packed(g))
+			tap_miss(g->o.tap, p->s->tap);
+		if (!still_traced(g, p->s))
+			continue;
+		if (!p->prefill && p->s->branches)
+			straighten(g, p);
+		tell(g, p);
+	}
 }
 
 /* The conversation's next request may go on from the full pages of this one. */

@@ -18,6 +18,7 @@
 #include "serve/session.h"
 #include "serve/slots.h"
 #include "serve/told.h"
+#include "serve/verify.h"
 
 enum { ENGINE_RING = 1024, N_FLOWS = 256 };
 
@@ -34,12 +35,26 @@ struct piece {
 	int row0, n_rows; /* in the batch */
 	int logit0;       /* first logit row, -1 = none wanted */
 	int n_past;       /* n_kv before the round */
+	int needs;        /* likeliest tokens that its draws go by; 0 = whole rows */
 	int emitted;      /* tokens this round produced */
-	int accepted;     /* proposals among them */
+	int accepted;     /* proposals among them, */
+	int path[ENGINE_MAX_K]; /* these nodes */
 	bool prefill;
 	bool done;
 	enum finish why;
 };
+
+/* Position of the first token that is drawn for it. */
+static inline uint32_t piece_position(const struct piece *p)
+{
+	return (uint32_t)(p->n_past + (p->prefill ? p->n_rows : 1));
+}
+
+/* Which of its rows the i-th emitted token was drawn from. */
+static inline int piece_row(const struct piece *p, int i)
+{
+	return i ? 1 + p->path[i - 1] : 0;
+}
 
 /* Index arrays of a batch; `cap` rows, ENGINE_MAX_SEQS sequences. */
 struct rows {
@@ -103,12 +118,15 @@ struct engine {
 	struct controller ctl;
 	struct tree trees[ENGINE_MAX_SEQS];
 	int width; /* of the widest tree of the slot that proposes */
-	real *features, *hidden, *logits; /* [max_rows,3H] [max_rows,H] [max logits,V] */
-	real *d_features;                 /* [max_rows,3H] gathered for a draft */
+	real *features, *hidden, *logits; /* device: [max_rows,3H] [max_rows,H] [max logits,V] */
+	real *d_features;                 /* device: [max_rows,3H] gathered for a draft */
+	real *given, *whole;              /* the host's side of d_features and logits; the same where it reads the device's memory */
+	struct { uint32_t *ids; float *vals, *lse; int K; } best; /* of each row of logits; K a row */
+	struct { uint16_t *features, *hidden; uint64_t ticket; bool missed; } packed; /* bf16, by row of the batch, for the tap */
 	real *pending;                    /* [max_seqs,SESSION_PENDING,3H] by seat; made with the first draft */
 	real *fb, *fb_out, *chain[2];     /* [max_seqs*TREE_WIDTH,Hd]: by seat; of an extend; of two levels by turns */
 	int Hd;                           /* width the four were made for, 0 = not made */
-	uint32_t *cap_ids; float *cap_val, *cap_lse; /* [max logits,topk] for the tap */
+	uint32_t *cap_ids; float *cap_val; /* [max_piece,topk] for the tap */
 	float round_gap_ms;
 	struct { uint64_t asked, reused, preempted, prompt, generated, rounds, proposing, proposed, accepted, at[ENGINE_MAX_K], prop_at[ENGINE_MAX_K]; } sum;
 };
@@ -172,6 +190,15 @@ void rows_seq(struct rows *b, const uint32_t *pages, int n_past, int n_rows);
 /* The sequence just closed is a tree from tree0 on; parent is borrowed until the forward is over. */
 void rows_tree(struct rows *b, const int16_t *parent, int tree0);
 
+/* reads.c: what the host reads of a forward. */
+int reads_new(struct engine *g, int n_logits);
+void reads_free(struct engine *g);
+void reads_features(struct engine *g);                    /* features are queued: pack them */
+int reads_logits(struct engine *g, bool with_hidden);     /* so is the rest: queue what the draws need */
+struct drawn_from reads_of(const struct engine *g, const struct piece *p); /* after the round's wait */
+bool reads_packed(struct engine *g);                      /* are the packed rows there? */
+const real *reads_rows(struct engine *g, int row0, int n); /* features, for the host; waits; NULL: failed */
+
 /* capture.c: what the tap hears. */
 static inline uint64_t told_key(const struct engine_request *r)
 {
@@ -181,5 +208,5 @@ bool capture_wanted(struct engine *g, const struct session *s); /* would it be t
 void capture_begin(struct engine *g, struct session *s);
 /* Rows of reused pages that the tap does not have yet, at most n of them; how many. */
 int capture_reused(struct engine *g, struct session *s, int n);
-void capture_rows(struct engine *g, const struct piece *p);
+void capture_rows(struct engine *g); /* after a round: all that became real in it */
 void capture_end(struct engine *g, struct session *s);

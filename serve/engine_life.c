@@ -47,27 +47,18 @@ static int check(const struct engine_options *o, struct errtext *e)
 
 static int alloc_arrays(struct engine *g)
 {
-	struct dev *d = g->o.dev;
-	const struct ops *o = d->ops;
-	int n_logits = g->o.max_seqs * g->max_piece;
-	size_t rows = (size_t)g->max_rows, H = (size_t)g->H, L = (size_t)n_logits;
-	/* what sampling and the tap read and what kept features are written to, on a GPU too */
-	g->features = o->alloc_shared(d, rows * N_BOUNDARIES * H * sizeof(real));
-	g->d_features = o->alloc_shared(d, rows * N_BOUNDARIES * H * sizeof(real));
-	g->hidden = o->alloc_shared(d, rows * H * sizeof(real));
-	g->logits = o->alloc_shared(d, L * (size_t)g->V * sizeof(real));
+	int r = reads_new(g, g->o.max_seqs * g->max_piece);
 	g->sampler = sampler_new(g->V);
-	if (!g->features || !g->d_features || !g->hidden || !g->logits || !g->sampler)
+	if (r || !g->sampler)
 		return -ENOMEM;
 	if (g->o.tap) {
-		size_t K = (size_t)tap_topk(g->o.tap);
-		g->cap_ids = malloc(L * K * sizeof *g->cap_ids);
-		g->cap_val = malloc(L * K * sizeof *g->cap_val);
-		g->cap_lse = malloc(L * sizeof *g->cap_lse);
-		if (!g->cap_ids || !g->cap_val || !g->cap_lse)
+		size_t n = (size_t)g->max_piece * (size_t)tap_topk(g->o.tap);
+		g->cap_ids = malloc(n * sizeof *g->cap_ids);
+		g->cap_val = malloc(n * sizeof *g->cap_val);
+		if (!g->cap_ids || !g->cap_val)
 			return -ENOMEM;
 	}
-	int r = rows_alloc(&g->tb, g->max_rows);
+	r = rows_alloc(&g->tb, g->max_rows);
 	return r ? r : rows_alloc(&g->db, g->max_rows);
 }
 
@@ -145,8 +136,9 @@ struct engine *engine_free(struct engine *g)
 		pthread_join(g->thread, NULL);
 	}
 	struct dev *d = g->o.dev;
-	real *const arrays[] = {g->features, g->d_features, g->hidden, g->logits, g->pending, g->fb, g->fb_out, g->chain[0], g->chain[1]};
+	real *const arrays[] = {g->pending, g->fb, g->fb_out, g->chain[0], g->chain[1]};
 	slots_done(&g->slots, d);
+	reads_free(g);
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		d->ops->free(d, arrays[i]);
 	if (g->kv.n_pages)
@@ -160,7 +152,6 @@ struct engine *engine_free(struct engine *g)
 	rows_free(&g->db);
 	free(g->cap_ids);
 	free(g->cap_val);
-	free(g->cap_lse);
 	pthread_cond_destroy(&g->wake);
 	pthread_cond_destroy(&g->answered);
 	pthread_mutex_destroy(&g->lock);

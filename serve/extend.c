@@ -80,8 +80,9 @@ static const real *gather_features(struct engine *g, const struct batch *x)
 		return x->from[0];
 	for (int i = 0; i < b->n_seqs && !r; at += x->rows[i++])
 		r = g->o.dev->ops->copy_rows(g->o.dev, g->d_features + (size_t)at * (size_t)W, W, x->from[i], W, NULL, x->rows[i], W);
-	for (int i = 0; i < at && FAULT(FAULT_OVERFLOW); i++)
-		g->d_features[(size_t)i * (size_t)W] = (real)INFINITY; /* what a number beyond half precision is stored as */
+	const real beyond = (real)INFINITY; /* what a number beyond half precision is stored as */
+	for (int i = 0; i < at && FAULT(FAULT_OVERFLOW) && !r; i++)
+		r = g->o.dev->ops->upload(g->o.dev, g->d_features + (size_t)i * (size_t)W, &beyond, sizeof beyond);
 	return r ? NULL : g->d_features;
 }
 

@@ -1,8 +1,8 @@
-/* Rounded as the tap rounds, so that a row told late is the row that would have been told at once. */
+/* As it was packed for the tap, so that a row told late is the row that would have been told at once. */
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/ops.h"
 #include "serve/keep.h"
-#include "serve/tap.h"
 
 int keep_init(struct keep *k, int positions, int W, int H)
 {
@@ -23,20 +23,16 @@ void keep_done(struct keep *k)
 	*k = (struct keep){0};
 }
 
-void keep_put(struct keep *k, uint32_t at, const float *features, const float *hidden)
+void keep_put(struct keep *k, uint32_t at, const uint16_t *features, const uint16_t *hidden)
 {
-	tap_to_bf16(k->features + (size_t)at * (size_t)k->W, features, (size_t)k->W);
+	memcpy(k->features + (size_t)at * (size_t)k->W, features, (size_t)k->W * sizeof *features);
 	if (k->hidden && hidden)
-		tap_to_bf16(k->hidden + (size_t)at * (size_t)k->H, hidden, (size_t)k->H);
+		memcpy(k->hidden + (size_t)at * (size_t)k->H, hidden, (size_t)k->H * sizeof *hidden);
 }
 
 void keep_get(const struct keep *k, uint32_t at, int n, real *features)
 {
 	const uint16_t *from = k->features + (size_t)at * (size_t)k->W;
-	for (size_t i = 0; i < (size_t)n * (size_t)k->W; i++) {
-		uint32_t u = (uint32_t)from[i] << 16;
-		float f;
-		memcpy(&f, &u, sizeof f);
-		features[i] = f;
-	}
+	for (size_t i = 0; i < (size_t)n * (size_t)k->W; i++)
+		features[i] = bf16_to_f32(from[i]);
 }

@@ -16,6 +16,6 @@ struct keep {
 
 int MUSTCHECK keep_init(struct keep *k, int positions, int W, int H /* 0 = no hidden states */);
 void keep_done(struct keep *k);
-void keep_put(struct keep *k, uint32_t at, const float *features, const float *hidden);
+void keep_put(struct keep *k, uint32_t at, const uint16_t *features, const uint16_t *hidden);
 /* n rows from `at` on, widened. */
 void keep_get(const struct keep *k, uint32_t at, int n, real *features);

@@ -2,8 +2,8 @@
  * distribution, at temperature 1, before penalties, bias and filters. Engine thread.
  */
 #pragma once
-#include "kernels/dev.h"
-#include "serve/engine.h"
+#include "serve/verify.h"
 
-/* logits: [n,V], one row a token, together also where a tree was verified (round.c); calls r->on_logprobs once. A row whose distribution cannot be told (not finite) gives NaN. */
-void logprobs_tell(struct dev *d, const real *logits, int V, const uint32_t *ids, int n, const struct engine_request *r);
+/* rows [n]: which row of `from` each token was drawn from; K is at least top_logprobs. Calls r->on_logprobs once. A row whose distribution cannot be
+ * told (not finite) gives NaN. */
+void logprobs_tell(const struct drawn_from *from, const int *rows, const uint32_t *ids, int n, const struct engine_request *r);

@@ -122,16 +122,16 @@ static bool rebuild(struct engine *g, struct session *s, int i, int n)
 	float logp[TREE_WIDTH];
 	int row0 = i * PAGE_TOK;
 	rows_reset(b);
-	if (g->o.dev->ops->sync(g->o.dev)) /* what reads d_features now is over before they are written */
+	if (g->o.dev->ops->sync(g->o.dev)) /* what reads `given` now is over before it is written */
 		return false;
 	for (int p = 0; p < n; p++) {
-		keep_get(&g->keep, s->pages[i + p] * PAGE_TOK, PAGE_TOK, g->d_features + (size_t)p * PAGE_TOK * (size_t)g->keep.W);
+		keep_get(&g->keep, s->pages[i + p] * PAGE_TOK, PAGE_TOK, g->given + (size_t)p * PAGE_TOK * (size_t)g->keep.W);
 		for (int t = row0 + p * PAGE_TOK; t < row0 + (p + 1) * PAGE_TOK; t++)
 			rows_add(b, s->tokens[t + 1], t, s->draft_pages);
 	}
 	rows_seq(b, s->draft_pages, row0, b->M);
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = 1,
-			       .features = g->d_features, .last_rows = &none};
+			       .features = g->given, .last_rows = &none};
 	if (sl->kind->extend(draft_weights(g, sl), &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out))
 		return false;
 	for (int p = 0; p < n; p++)
@@ -275,11 +275,11 @@ bool reuse_regain(struct engine *g, struct session *s)
 	for (int i = 0; i < s->n_path; i++)
 		if (!page_of(g, s, i)->featured)
 			return false;
-	if (n) { /* by way of d_features, as the host cannot write to what is pending */
+	if (n) { /* by way of `given`, as the host cannot write to what is pending */
 		if (o->sync(g->o.dev))
 			return false;
-		keep_get(&g->keep, pages_slot(s->pages, row0), n, g->d_features);
-		if (o->copy_rows(g->o.dev, extend_pending(g, s), W, g->d_features, W, NULL, n, W))
+		keep_get(&g->keep, pages_slot(s->pages, row0), n, g->given);
+		if (o->copy_rows(g->o.dev, extend_pending(g, s), W, g->given, W, NULL, n, W))
 			return false;
 	}
 	s->n_pending = n;

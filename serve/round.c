@@ -145,15 +145,41 @@ static bool hidden_wanted(const struct engine *g)
 	return false;
 }
 
+/* Injected faults of the target side: what the drafts get, the tap tells and the probes see alike. */
+static int break_features(struct engine *g)
+{
+	struct dev *d = g->o.dev;
+	int H = g->H, W = N_BOUNDARIES * H, n = g->tb.M - 1, r = 0;
+
+	if (FAULT(FAULT_WRONG_BOUNDARY))
+		r = d->ops->copy_rows(d, g->features + 2 * H, W, g->features, W, NULL, n + 1, H);
+	if (FAULT(FAULT_SHIFTED)) {
+		r = d->ops->copy_rows(d, g->d_features, W, g->features, W, NULL, n, W);
+		r = r ? r : d->ops->copy_rows(d, g->features + W, W, g->d_features, W, NULL, n, W);
+	}
+	return r;
+}
+
+static int featured(void *engine)
+{
+	struct engine *g = engine;
+	int r = break_features(g);
+
+	reads_features(g);
+	return r;
+}
+
 static int forward(struct engine *g)
 {
 	struct rows *b = &g->tb;
+	bool hidden = hidden_wanted(g);
 	if (!b->M)
 		return 0;
 	struct llama_batch lb = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
-				 .logit_rows = b->logit_rows, .n_logits = b->n_logits};
-	int r = llama_forward(g->o.target, &g->kv, &lb, features_wanted(g) ? g->features : NULL, hidden_wanted(g) ? g->hidden : NULL, g->logits);
-	return r ? r : g->o.dev->ops->sync(g->o.dev); /* the one wait of a round: the host draws from the logits */
+				 .logit_rows = b->logit_rows, .n_logits = b->n_logits, .featured = featured, .arg = g};
+	int r = llama_forward(g->o.target, &g->kv, &lb, features_wanted(g) ? g->features : NULL, hidden ? g->hidden : NULL, g->logits);
+	r = r ? r : reads_logits(g, hidden);
+	return r ? r : g->o.dev->ops->sync(g->o.dev); /* the one wait of a round: the host draws */
 }
 
 static bool ends(const void *session, uint32_t id)
@@ -174,17 +200,15 @@ static void count(struct engine *g, const struct session *s, int accepted)
 }
 
 /* Bring the rows of an accepted path together behind the root, as if they had been a chain: keys and
- * values, features, and what else is still asked for. Sources only lie behind their destinations. */
-static int straighten(struct engine *g, const struct piece *p, const struct verdict *v)
+ * values, features, what the tap is told of a row. Sources only lie behind their destinations. */
+static int straighten(struct engine *g, const struct piece *p)
 {
-	const struct session *s = p->s;
 	const struct ops *o = g->o.dev->ops;
 	struct rows *b = &g->tb;
 	uint32_t to[ENGINE_MAX_K], from[ENGINE_MAX_K];
 	int n = 0, W = N_BOUNDARIES * g->H, r = 0;
-	bool logits = s->traced || s->req.on_logprobs;
-	for (int i = 0; i < v->accepted && !r; i++) {
-		uint32_t at = (uint32_t)(p->row0 + 1 + i), src = (uint32_t)(p->row0 + 1 + v->path[i]), lsrc = (uint32_t)(p->logit0 + 1 + v->path[i]);
+	for (int i = 0; i < p->accepted && !r; i++) {
+		uint32_t at = (uint32_t)(p->row0 + 1 + i), src = (uint32_t)(p->row0 + 1 + p->path[i]);
 		if (src == at)
 			continue;
 		to[n] = b->slots[at];
@@ -192,13 +216,16 @@ static int straighten(struct engine *g, const struct piece *p, const struct verd
 		b->ids[at] = b->ids[src];
 		b->pos[at] = b->pos[src];
 		r = o->copy_rows(g->o.dev, g->features + (size_t)at * (size_t)W, W, g->features, W, &src, 1, W);
-		if (!r && s->traced)
-			r = o->copy_rows(g->o.dev, g->hidden + (size_t)at * (size_t)g->H, g->H, g->hidden, g->H, &src, 1, g->H);
-		if (!r && logits)
-			r = o->copy_rows(g->o.dev, g->logits + (size_t)(p->logit0 + 1 + i) * (size_t)g->V, g->V, g->logits, g->V, &lsrc, 1, g->V);
 	}
-	r = !r && n ? o->kv_copy(g->o.dev, &g->kv, to, from, n) : r;
-	return r || !n ? r : o->sync(g->o.dev); /* the tap and log-probabilities read what was moved */
+	return !r && n ? o->kv_copy(g->o.dev, &g->kv, to, from, n) : r;
+}
+
+static void tell_logprobs(const struct piece *p, const struct drawn_from *from, const struct verdict *v)
+{
+	int rows[ENGINE_MAX_K + 1];
+	for (int i = 0; i < v->n; i++)
+		rows[i] = piece_row(p, i);
+	logprobs_tell(from, rows, v->ids, v->n, &p->s->req);
 }
 
 /* Draw, compare, enter the result; the tokens go out before the drafts are extended. */
@@ -212,21 +239,21 @@ static void settle(struct engine *g, struct piece *p)
 			return;
 		g->sum.prompt += s->req.probe ? 0 : (uint64_t)s->n_prompt;
 	}
-	int position = p->prefill ? s->n_kv : s->n_kv + 1;
 	int len = p->prefill ? 0 : s->n_proposed;
-	const real *logits = g->logits + (size_t)p->logit0 * (size_t)g->V;
+	struct drawn_from from = reads_of(g, p);
 	struct history h = {s->tokens, s->n_prompt, s->n_tokens};
-	struct verdict v = verify_tree(g->sampler, logits, g->V, &s->req.sampling, &h, (uint32_t)position, s->proposed, s->parent, len, ends, s);
+	struct verdict v = verify_tree(g->sampler, &from, &s->req.sampling, &h, piece_position(p), s->proposed, s->parent, len, ends, s);
+	p->accepted = v.accepted;
+	memcpy(p->path, v.path, sizeof p->path);
 	if (len && !s->req.probe)
 		controller_outcome(&g->ctl, s->ctl_key, s->used, s->parent, s->node_rank, len, v.path, v.accepted, v.n == v.accepted);
-	if (len && s->branches && straighten(g, p, &v)) {
+	if (len && s->branches && straighten(g, p)) {
 		p->done = true, p->why = FINISH_ERROR;
 		return;
 	}
 	memcpy(s->tokens + s->n_tokens, v.ids, (size_t)v.n * sizeof *v.ids);
 	s->n_tokens += v.n;
 	p->emitted = v.n;
-	p->accepted = v.accepted;
 	g->sum.generated += s->req.probe ? 0 : (uint64_t)v.n;
 	flow_charge(g, s, 2.0 * v.n);
 	if (!p->prefill) {
@@ -244,25 +271,17 @@ static void settle(struct engine *g, struct piece *p)
 	session_account(s, len ? s->proposer : session_version(g, s), g->ctl.max_depth, len ? s->depth : 0, len, len && s->branches, v.accepted, v.n, now);
 	s->emitted_us = now;
 	if (s->req.on_logprobs)
-		logprobs_tell(g->o.dev, logits, g->V, v.ids, v.n, &s->req);
+		tell_logprobs(p, &from, &v);
 	s->req.on_tokens(s->req.arg, v.ids, v.n);
 }
 
-/* Injected faults of the target side: what the drafts get, the tap tells and the probes see alike. */
-static void break_features(struct engine *g)
+static void tell_probe(struct engine *g, const struct piece *p)
 {
-	size_t H = (size_t)g->H, W = N_BOUNDARIES * H;
+	int prompt = p->s->n_prompt - p->n_past, n = p->n_rows < prompt ? p->n_rows : prompt;
+	const real *features = p->s->req.probe && p->prefill && n > 0 ? reads_rows(g, p->row0, n) : NULL;
 
-	if ((!FAULT(FAULT_WRONG_BOUNDARY) && !FAULT(FAULT_SHIFTED)) || !features_wanted(g))
-		return;
-	for (int r = g->tb.M - 1; r >= 0; r--) {
-		real *f = g->features + (size_t)r * W;
-
-		if (FAULT(FAULT_WRONG_BOUNDARY))
-			memcpy(f + 2 * H, f, H * sizeof *f);
-		else if (r)
-			memcpy(f, f - W, W * sizeof *f);
-	}
+	if (features)
+		probe_rows(p->s->req.probe, p->n_past, n, features, g->H);
 }
 
 int round_run(struct engine *g)
@@ -279,20 +298,14 @@ int round_run(struct engine *g)
 			g->pieces[i].done = true, g->pieces[i].why = FINISH_ERROR;
 		return r;
 	}
-	break_features(g);
 	for (int i = 0; i < g->n_pieces; i++) {
-		const struct piece *p = &g->pieces[i];
-
-		int prompt = p->s->n_prompt - p->n_past;
-
-		if (p->s->req.probe && p->prefill)
-			probe_rows(p->s->req.probe, p->n_past, p->n_rows < prompt ? p->n_rows : prompt, g->features + (size_t)p->row0 * (size_t)(N_BOUNDARIES * g->H), g->H);
+		tell_probe(g, &g->pieces[i]);
 		settle(g, &g->pieces[i]);
-		capture_rows(g, &g->pieces[i]);
 	}
 	if (!g->n_prompt_rows)
 		controller_cost(&g->ctl, CTL_VERIFY, g->n_decode_rows, (double)(clock_us() - start) / 1e3);
 	extend_all(g);
+	capture_rows(g); /* now that the device is busy again, and what was packed beside all that is there */
 	for (int i = 0; i < g->n_pieces; i++)
 		reuse_commit(g, g->pieces[i].s);
 	return 0;

@@ -273,14 +273,14 @@ static int by_id(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* With top_k the rest of the row is never weighed: the same sums over the ids that are kept. */
-static uint32_t draw_top_k(struct sampler *s, const real *l, const struct sampling *how, double max, double u)
+/* With top_k the rest of the row is never weighed: the same sums over the ids that are kept. heap: n ids in rank order, p: their weights. */
+static uint32_t draw_ranked(struct sampler *s, int n, const struct sampling *how, double u)
 {
-	double inv_t = 1 / (double)how->temperature, total = 0, sum = 0;
+	double total = 0, sum = 0;
 	uint32_t *h = s->heap;
-	int n = best_k(s, l, how->top_k, max, inv_t), kept = 0;
+	int kept = 0;
 	for (int i = 0; i < n; i++)
-		total += s->p[h[i]] = sample_exp(((double)l[h[i]] - max) * inv_t);
+		total += s->p[h[i]];
 	if (how->top_p < 1)
 		for (double want = total * (double)how->top_p; kept < n && (kept == 0 || sum < want); kept++)
 			sum += s->p[h[kept]];
@@ -301,6 +301,15 @@ static uint32_t draw_top_k(struct sampler *s, const real *l, const struct sampli
 			return h[i];
 	}
 	return best; /* rounding left the walk short */
+}
+
+static uint32_t draw_top_k(struct sampler *s, const real *l, const struct sampling *how, double max, double u)
+{
+	double inv_t = 1 / (double)how->temperature;
+	int n = best_k(s, l, how->top_k, max, inv_t);
+	for (int i = 0; i < n; i++)
+		s->p[s->heap[i]] = sample_exp(((double)l[s->heap[i]] - max) * inv_t);
+	return draw_ranked(s, n, how, u);
 }
 
 /* The last kept id under top_p alone. Weights are added up by how far their logits lie below the best, in buckets; only
@@ -350,6 +359,32 @@ static double filter(struct sampler *s, const real *l, const struct sampling *ho
 		left += s->p[i];
 	}
 	return left;
+}
+
+int sample_needs(const struct sampling *how, int V, uint32_t position)
+{
+	if (how->n_bias || counts(how) || (how->n_held && position < how->held_until))
+		return 0;
+	if (!(how->temperature > 0))
+		return 1;
+	return how->top_k > 0 && how->top_k <= SAMPLE_BEST && how->top_k < V ? how->top_k : 0;
+}
+
+uint32_t sample_best(struct sampler *s, const uint32_t *ids, const float *vals, const struct sampling *how, uint32_t position)
+{
+	double max = (double)vals[0];
+	int n = 0;
+	if (!(how->temperature > 0) || !isfinite(max))
+		return ids[0];
+	double inv_t = 1 / (double)how->temperature;
+	for (; n < how->top_k; n++) {
+		double x = ((double)vals[n] - max) * inv_t;
+		if (!(x > FAR))
+			break;
+		s->heap[n] = ids[n];
+		s->p[ids[n]] = sample_exp(x);
+	}
+	return draw_ranked(s, n, how, sample_uniform(how->seed, how->choice, position));
 }
 
 uint32_t sample_token(struct sampler *s, const real *logits, const struct sampling *how, uint32_t position)

@@ -30,6 +30,11 @@ struct history { const uint32_t *tokens; int n_prompt, n; /* prompt and answer s
 void sampler_open(struct sampler *s, const struct sampling *how, const struct history *h);
 void sampler_saw(struct sampler *s, uint32_t id); /* it is now part of the answer */
 void sampler_close(struct sampler *s);
+/* The same draw from a row's likeliest tokens alone, in rank order (ops.h topk): as many as sample_needs says. 0: it
+ * weighs, or changes, the whole row. position: the first that is drawn for; min_tokens may hold ids back there. */
+enum { SAMPLE_BEST = 256 };
+int sample_needs(const struct sampling *how, int V, uint32_t position);
+uint32_t sample_best(struct sampler *s, const uint32_t *ids, const float *vals, const struct sampling *how, uint32_t position);
 /* position: that of the token being drawn. The row stays as it is. A row without any finite maximum gives token 0. */
 uint32_t sample_token(struct sampler *s, const real *logits, const struct sampling *how, uint32_t position);
 /* The rule's exponential: x in [-60, 0], the same bits on every CPU that adds and multiplies doubles. */

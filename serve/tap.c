@@ -1,7 +1,6 @@
 /* The tap (serve/tap.h): the engine's side and the thread behind it.
  *
- * The engine converts rows to the record's number formats and pushes them into
- * the ring; everything else happens on the tap's own thread, at lower priority.
+ * The engine copies rows, packed by the device, into the ring; everything else happens on the tap's own thread, at lower priority.
  * A request whose push fails is marked dropped by the engine itself; one whose
  * record could not be queued or delivered is marked by the thread through the slot's
  * `lost` generation, which the engine reads before it does any further work.
@@ -195,26 +194,6 @@ int tap_begin(struct tap *t, const struct tap_request *r)
 	return i;
 }
 
-/* f32 to bf16 and f16, in blocks of a fixed size that the compiler vectorises. */
-void tap_to_bf16(uint16_t *restrict out, const float *restrict in, size_t n)
-{
-	size_t i = 0;
-
-	for (; i + 16 <= n; i += 16) {
-		uint32_t u[16];
-		memcpy(u, in + i, sizeof u);
-		for (int j = 0; j < 16; j++) {
-			uint32_t rounded = (u[j] + 0x7fffu + (u[j] >> 16 & 1u)) >> 16, nan = u[j] >> 16 | 0x40u;
-			out[i + (size_t)j] = (uint16_t)((u[j] & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-		}
-	}
-	for (; i < n; i++) {
-		uint32_t u;
-		memcpy(&u, in + i, sizeof u);
-		out[i] = (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-	}
-}
-
 static void to_logprob(uint16_t *out, const float *in, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -225,7 +204,7 @@ static void to_logprob(uint16_t *out, const float *in, size_t n)
 static bool push_rows(struct tap *t, int handle, const struct slot *s, const struct tap_row_group *g, int from, int n)
 {
 	size_t H = (size_t)t->o.H_t, K = g->prompt ? 0 : (size_t)t->o.topk, rows = (size_t)n, at = (size_t)from;
-	bool hidden = g->prompt && (g->features ? g->hidden != NULL : g->hidden16 != NULL) && t->o.prompt_hidden;
+	bool hidden = g->prompt && g->hidden && t->o.prompt_hidden;
 	struct msg_rows *m = tap_ring_reserve(&t->ring, sizeof *m + rows * (8 + 4 * K + 6 * H + (hidden ? 2 * H : 2 * K)));
 
 	if (!m)
@@ -241,14 +220,9 @@ static bool push_rows(struct tap *t, int handle, const struct slot *s, const str
 	if (K)
 		memcpy(w + 2 * rows, g->topk_ids + at * K, 4 * rows * K);
 	uint16_t *h = (uint16_t *)(void *)(w + (2 + K) * rows);
-	if (g->features)
-		tap_to_bf16(h, g->features + at * 3 * H, rows * 3 * H);
-	else
-		memcpy(h, g->features16 + at * 3 * H, rows * 6 * H);
-	if (hidden && g->features)
-		tap_to_bf16(h + rows * 3 * H, g->hidden + at * H, rows * H);
-	else if (hidden)
-		memcpy(h + rows * 3 * H, g->hidden16 + at * H, rows * 2 * H);
+	memcpy(h, g->features + at * 3 * H, rows * 6 * H);
+	if (hidden)
+		memcpy(h + rows * 3 * H, g->hidden + at * H, rows * 2 * H);
 	if (K)
 		to_logprob(h + rows * 3 * H, g->topk_logprob + at * K, rows * K);
 	published(t);
@@ -294,6 +268,14 @@ void tap_round(struct tap *t, int handle, uint32_t row_pos, const uint32_t *ids,
 	for (int i = 0; i < len; i++)
 		m->r.parent[i] = (uint8_t)(parent ? parent[i] : i - 1); /* -1 becomes 255: the root */
 	published(t);
+}
+
+void tap_miss(struct tap *t, int handle)
+{
+	struct slot *s = slot_of(t, handle);
+
+	if (s && wanted(t, s))
+		ring_is_full(t, s);
 }
 
 void tap_end(struct tap *t, int handle, const struct round_record *parts, int n_parts)

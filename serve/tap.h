@@ -46,16 +46,16 @@ bool tap_wants_hidden(const struct tap *t);
 struct tap_row_group {    /* consecutive rows of one request */
 	int n; bool prompt;   /* prompt rows carry hidden, generated rows carry top-k */
 	const uint32_t *ids, *pos;
-	const float *features;   /* [n,3*H_t] */
-	const float *hidden;     /* [n,H_t] post-norm, prompt rows, or NULL */
-	const uint16_t *features16, *hidden16; /* the same as bf16, when features is NULL */
+	const uint16_t *features; /* bf16 [n,3*H_t] */
+	const uint16_t *hidden;   /* bf16 [n,H_t] post-norm, prompt rows, or NULL */
 	const uint32_t *topk_ids; const float *topk_logprob; /* [n,topk], generated rows */
 	uint32_t next_token;     /* the token after the last row */
 };
-void tap_to_bf16(uint16_t *restrict out, const float *restrict in, size_t n); /* as records round */
 void tap_rows(struct tap *t, int handle, const struct tap_row_group *g);
 /* A round that starts at row position row_pos proposed ids[0..len), of which accepted were taken. parent (node or -1) NULL: a chain. */
 void tap_round(struct tap *t, int handle, uint32_t row_pos, const uint32_t *ids, const int16_t *parent, int len, int accepted, uint32_t version, bool mixed_kv);
+/* Rows of it did not arrive in time: the rest of it is dropped, and counted with what found the ring full. */
+void tap_miss(struct tap *t, int handle);
 void tap_end(struct tap *t, int handle, const struct round_record *parts, int n_parts); /* one round record per version used */
 void tap_set_enabled(struct tap *t, bool on);
 void tap_set_sample(struct tap *t, double share); /* from the next request on; any thread */

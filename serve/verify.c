@@ -12,14 +12,22 @@ static int follow(int at, uint32_t id, const uint32_t *proposed, const int16_t *
 	return -1;
 }
 
-struct verdict verify_tree(struct sampler *s, const real *logits, int V, const struct sampling *how, const struct history *h, uint32_t position,
+static uint32_t draw(struct sampler *s, const struct drawn_from *from, int row, const struct sampling *how, uint32_t position)
+{
+	size_t at = (size_t)row;
+	if (from->rows)
+		return sample_token(s, from->rows + at * (size_t)from->V, how, position);
+	return sample_best(s, from->ids + at * (size_t)from->K, from->vals + at * (size_t)from->K, how, position);
+}
+
+struct verdict verify_tree(struct sampler *s, const struct drawn_from *from, const struct sampling *how, const struct history *h, uint32_t position,
 			   const uint32_t *proposed, const int16_t *parent, int len, bool (*ends)(const void *arg, uint32_t id), const void *arg)
 {
 	struct verdict v = {0};
 	int at = -1;
 	sampler_open(s, how, h);
 	for (;;) {
-		uint32_t y = sample_token(s, logits + (size_t)(at + 1) * (size_t)V, how, position + (uint32_t)v.n);
+		uint32_t y = draw(s, from, at + 1, how, position + (uint32_t)v.n);
 		v.ids[v.n++] = y;
 		sampler_saw(s, y); /* a proposal that agrees is y: the history goes along the path */
 		at = v.accepted < ENGINE_MAX_K ? follow(at, y, proposed, parent, len) : -1;

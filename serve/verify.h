@@ -14,7 +14,16 @@ struct verdict {
 	int path[ENGINE_MAX_K]; /* the nodes accepted */
 };
 
-/* logits: len+1 rows of V: the root's, then one per node. parent[i] < i, -1 the root; no path longer than ENGINE_MAX_K. h: what
+/* What is drawn from: for each row its K likeliest tokens (ops.h topk), where sample.h says that they suffice; else the rows. */
+struct drawn_from {
+	const real *rows; /* [n,V] or NULL */
+	const uint32_t *ids;
+	const float *vals; /* [n,K] */
+	const float *lse;  /* [n]; what logprobs.c needs */
+	int K, V;
+};
+
+/* from: len+1 rows: the root's, then one per node. parent[i] < i, -1 the root; no path longer than ENGINE_MAX_K. h: what
  * stands before the first token drawn; position: its place. A drawn token that `ends` says ends the text is the last one. */
-struct verdict verify_tree(struct sampler *s, const real *logits, int V, const struct sampling *how, const struct history *h, uint32_t position,
+struct verdict verify_tree(struct sampler *s, const struct drawn_from *from, const struct sampling *how, const struct history *h, uint32_t position,
 			   const uint32_t *proposed, const int16_t *parent, int len, bool (*ends)(const void *arg, uint32_t id), const void *arg);

@@ -58,13 +58,12 @@ struct cpu_kernels {
 	void (*product_bf16)(const struct cpu_product *p);
 	/* bf16 weights in the layout of dot_pairs: A is bf16 [R][as_m], NULL elsewhere */
 	void (*product_pairs)(const struct cpu_product *p);
-	void (*round_bf16)(uint16_t *y, const real *x, int n);
-
 	real (*dot)(const real *a, const real *b, int n);
 	void (*axpy)(real *y, real a, const real *x, int n); /* y += a x */
 	void (*axpby)(real *y, real a, const real *x, real b, size_t n); /* y = a x + b y */
 	void (*scale)(real *y, real a, int n);
 	real (*row_max)(const real *x, int n);
+	void (*round_bf16)(uint16_t *y, const real *x, int n);
 	real (*exp_sum)(const real *x, real shift, int n); /* sum exp(x - shift) */
 	void (*exp_scaled)(real *y, const real *x, real shift, real a, int n); /* y = a exp(x - shift) */
 	/* one online-softmax step: s (n, a multiple of 32) becomes exp(s - max) */
@@ -176,6 +175,8 @@ int cpu_copy_rows(struct dev *d, real *y, int ldy, const real *x, int ldx, const
 int cpu_rmsnorm_backward(struct dev *d, real *dx, int lddx, real *dg, const real *dy, int lddy, const real *x, int ldx, const real *g,
 			 const real *rstd, int M, int H);
 int cpu_silu_gate_backward(struct dev *d, real *dgu, const real *dy, const real *gu, int M, int I);
+int cpu_tap_pack(struct dev *d, void *to, enum pack_kind kind, const real *x, int M, int H, uint64_t *ret_ticket);
+bool cpu_tap_packed(struct dev *d, uint64_t ticket);
 /* cpu/rope.c */
 int cpu_rope(struct dev *d, real *x, int ldx, int nh, int hd, const uint32_t *pos, const real *inv_freq, real mscale, int M, bool inverse);
 void cpu_rope_free(struct rope_cache *c);

@@ -10,19 +10,12 @@
 #define FMA(a, b, c) ((vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define VMAX(a, b)   ((vf)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define VMIN(a, b)   ((vf)_mm512_min_ps((__m512)(a), (__m512)(b)))
-#define KERN_EXTRAS  .dot_pairs = true, .product_pairs = product_pairs, .round_bf16 = round_bf16,
+#define KERN_EXTRAS  .dot_pairs = true, .product_pairs = product_pairs,
 
 struct cpu_product;
 static void product_pairs(const struct cpu_product *p);
-static void round_bf16(unsigned short *y, const float *x, int n);
 #define VSQRT(a) ((vf)_mm512_sqrt_ps((__m512)(a)))
 #include "kernels/cpu/kern.inc"
-
-static void round_bf16(uint16_t *y, const real *x, int n)
-{
-	for (int i = 0; i < n; i++)
-		y[i] = f32_to_bf16(x[i]);
-}
 
 /* clang-format off */
 /* As tile() of kern.inc, two k at a time: a row of a panel is nr pairs */

@@ -119,6 +119,39 @@ int cpu_copy_rows(struct dev *d, real *y, int ldy, const real *x, int ldx, const
 	return 0;
 }
 
+struct bf16_job {
+	const struct cpu_kernels *k;
+	uint16_t *to;
+	const real *x;
+	int n;
+};
+
+static void bf16_part(void *ctx, int t, int n)
+{
+	const struct bf16_job *j = ctx;
+	int from, to;
+	cpu_split(j->n, 64, t, n, &from, &to);
+	j->k->round_bf16(j->to + from, j->x + from, to - from);
+}
+
+int cpu_tap_pack(struct dev *d, void *to, enum pack_kind kind, const real *x, int M, int H, uint64_t *ret_ticket)
+{
+	if (M < 1 || H < 1 || M > INT32_MAX / H)
+		return cpu_bad(d, "pack");
+	if (kind != PACK_BF16)
+		return -ENOTSUP;
+	struct bf16_job j = {.k = cpu_of(d)->k, .to = to, .x = x, .n = M * H};
+	cpu_run(d, 1.0 * M * H, bf16_part, &j);
+	*ret_ticket = 0;
+	return 0;
+}
+
+bool cpu_tap_packed(struct dev *d, uint64_t ticket)
+{
+	(void)d;
+	return ticket == 0;
+}
+
 static void rmsnorm_dx_part(void *ctx, int t, int n)
 {
 	const struct rows_job *j = ctx;

@@ -9,7 +9,8 @@
 
 struct cuda_request {
 	enum dev_math math;
-	bool background; /* lowest stream priority: beside a server on the same device */
+	bool background; /* lowest stream priority: beside a server on the same device; else the highest */
+	uint64_t memory_bytes; /* device memory of this process at most; 0 = no limit */
 	bool wait;       /* wait for the device after each operation: for tests and for finding a fault */
 };
 

@@ -73,7 +73,7 @@ static int blas_new(struct dev *d, struct blas **ret)
 		return -ENOMEM;
 	}
 	b->stream = c->stream;
-	int r = cuda_done(d, cudaMallocAsync(&b->workspace, WORKSPACE, c->stream), "cuBLAS workspace");
+	int r = cuda_take(d, WORKSPACE, "cuBLAS workspace", &b->workspace);
 	int status = r ? CUBLAS_STATUS_SUCCESS : (int)lib.create(&b->h);
 	if (!r && !status)
 		status = (int)lib.set_stream(b->h, c->stream);

@@ -50,6 +50,8 @@ int cuda_bad(struct dev *d, const char *what); /* -EINVAL */
 int cuda_wait(struct dev *d, const char *what);
 
 /* ---- memory.c ---- */
+/* Device memory in stream order, within the budget: 0, or -ENOMEM or -EIO with d->error set. All of ours comes from here. */
+int cuda_take(struct dev *d, size_t bytes, const char *what, void **ret);
 void *cuda_alloc(struct dev *d, size_t bytes);
 void *cuda_alloc_shared(struct dev *d, size_t bytes);
 void cuda_free(struct dev *d, void *p);
@@ -85,6 +87,7 @@ int cuda_add(struct dev *d, real *y, const real *x, size_t n);
 int cuda_axpby(struct dev *d, real *y, real a, const real *x, real b, size_t n);
 int cuda_copy_rows(struct dev *d, real *y, int ldy, const real *x, int ldx, const uint32_t *rows, int M, int n);
 int cuda_topk(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
+int cuda_topk_async(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
 int cuda_rmsnorm_backward(struct dev *d, real *dx, int lddx, real *dg, const real *dy, int lddy, const real *x, int ldx, const real *g, const real *rstd, int M, int H);
 int cuda_silu_gate_backward(struct dev *d, real *dgu, const real *dy, const real *gu, int M, int I);
 

@@ -123,9 +123,8 @@ cudaError_t ck_adamw(cudaStream_t s, float *w, float *m, float *v, const float *
 
 /* ---- pack.cu: what the tap sends ---- */
 cudaError_t ck_pack_bf16(cudaStream_t s, uint16_t *y, const float *x, size_t n);
-cudaError_t ck_pack_planes(cudaStream_t s, uint8_t *hi, uint8_t *lo, const float *x, size_t n); /* high and low bytes of bf16 */
-/* e4m3: y [M,H] with a scale for each row */
-cudaError_t ck_pack_fp8(cudaStream_t s, uint8_t *y, float *scales, const float *x, int M, int H);
+/* e4m3, or with `whole` integers: y [M,H] and a scale for each row */
+cudaError_t ck_pack_8bit(cudaStream_t s, uint8_t *y, float *scales, const float *x, int M, int H, int whole);
 
 #ifdef __cplusplus
 }

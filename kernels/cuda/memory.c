@@ -9,19 +9,55 @@
 #include <string.h>
 #include "kernels/cuda/cuda.h"
 
-void *cuda_alloc(struct dev *d, size_t bytes)
+/* What the process holds, of all its streams: frees that are queued count as made once the stream has come that far. */
+static cudaError_t used(uint64_t *ret)
+{
+	cudaMemPool_t pool;
+	cudaError_t e = cudaDeviceGetDefaultMemPool(&pool, 0);
+	return e == cudaSuccess ? cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, ret) : e;
+}
+
+static int within_budget(struct dev *d, size_t bytes, const char *what)
+{
+	uint64_t most = cuda_of(d)->q.memory_bytes, now = 0;
+	cudaError_t e = used(&now);
+	if (e == cudaSuccess && now + bytes > most) {
+		e = cudaStreamSynchronize(cuda_of(d)->stream);
+		e = e == cudaSuccess ? used(&now) : e;
+	}
+	if (e != cudaSuccess)
+		return cuda_done(d, e, what);
+	if (now + bytes <= most)
+		return 0;
+	(void)snprintf(d->error, sizeof d->error, "%s: %.1f MiB more would pass this process's %.0f MiB of device memory; %.1f are taken", what, (double)bytes / 0x1p20,
+		       (double)most / 0x1p20, (double)now / 0x1p20);
+	return -ENOMEM;
+}
+
+int cuda_take(struct dev *d, size_t bytes, const char *what, void **ret)
 {
 	struct cuda *c = cuda_of(d);
 	void *p = NULL;
+	int r = c->q.memory_bytes ? within_budget(d, bytes, what) : 0;
+	if (r)
+		return r;
 	cudaError_t e = cudaMallocAsync(&p, bytes ? bytes : 1, c->stream);
-	if (e == cudaSuccess && bytes)
-		e = cudaMemsetAsync(p, 0, bytes, c->stream);
-	if (cuda_done(d, e, "device memory") == 0)
+	r = cuda_done(d, e, what);
+	if (e == cudaErrorMemoryAllocation && !d->lost)
+		(void)snprintf(d->error, sizeof d->error, "out of memory: %s, %zu bytes (%s)", what, bytes, cudaGetErrorName(e));
+	if (!r)
+		*ret = p;
+	return r;
+}
+
+void *cuda_alloc(struct dev *d, size_t bytes)
+{
+	void *p;
+	if (cuda_take(d, bytes, "device memory", &p))
+		return NULL;
+	if (!bytes || cuda_zero(d, p, bytes) == 0)
 		return p;
-	if (p)
-		(void)cudaFreeAsync(p, c->stream);
-	if (e == cudaErrorMemoryAllocation)
-		(void)snprintf(d->error, sizeof d->error, "out of memory: device memory, %zu bytes", bytes);
+	(void)cudaFreeAsync(p, cuda_of(d)->stream);
 	return NULL;
 }
 
@@ -72,7 +108,7 @@ int cuda_scratch(struct dev *d, size_t bytes, void **ret)
 	if (bytes > c->scratch_bytes) {
 		size_t want = cuda_round_up(bytes + bytes / 4, 1 << 20);
 		void *p = NULL;
-		int r = cuda_done(d, cudaMallocAsync(&p, want, c->stream), "scratch");
+		int r = cuda_take(d, want, "scratch", &p);
 		if (r)
 			return r;
 		if (c->scratch)
@@ -90,7 +126,7 @@ int cuda_back(struct dev *d, size_t bytes, void **ret)
 	if (bytes > c->back_bytes) {
 		size_t want = cuda_round_up(bytes + bytes / 4, 1 << 16);
 		void *p = NULL;
-		int r = cuda_done(d, cudaHostAlloc(&p, want, cudaHostAllocPortable), "pinned results");
+		int r = cuda_done(d, cudaHostAlloc(&p, want, cudaHostAllocPortable | cudaHostAllocMapped), "pinned results");
 		if (r)
 			return r;
 		if (c->back)

@@ -64,7 +64,8 @@ static int make(const struct cuda_request *q, const char *about, struct dev **re
 		return -ENOMEM;
 	}
 	c->q = *q;
-	*d = (struct dev){.ops = &ops_cuda, .impl = c, .n_threads = 1, .kind = DEV_CUDA, .close = cuda_close, .again = cuda_again, .link = &cuda_link_ops};
+	*d = (struct dev){.ops = &ops_cuda, .impl = c, .n_threads = 1, .kind = DEV_CUDA, .own_memory = true, .close = cuda_close, .again = cuda_again,
+			  .link = &cuda_link_ops};
 	(void)snprintf(d->about, sizeof d->about, "%s", about);
 	cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
 	if (e == cudaSuccess)
@@ -114,7 +115,10 @@ int redraft_cuda_open(unsigned key, const struct cuda_request *q, struct dev **r
 		return errtext_set(e, -ENODEV, "CUDA answers %s", cudaGetErrorName(err));
 	if (p.major < 8)
 		return errtext_set(e, -ENODEV, "%.100s has compute capability %d.%d and this build needs 8.0", p.name, p.major, p.minor);
-	(void)snprintf(about, sizeof about, "cuda %.80s, %.1f GB, %s", p.name, (double)p.totalGlobalMem / 1e9, q->math == MATH_STRICT ? "strict" : "fast");
+	int at = snprintf(about, sizeof about, "cuda %.80s, %.1f GB, %s%s", p.name, (double)p.totalGlobalMem / 1e9, q->math == MATH_STRICT ? "strict" : "fast",
+			  q->background ? ", lowest priority" : "");
+	if (q->memory_bytes)
+		(void)snprintf(about + at, sizeof about - (size_t)at, ", at most %.0f MiB", (double)q->memory_bytes / 0x1p20);
 	int r = make(q, about, ret, &err);
 	return r ? errtext_set(e, r, "%.100s cannot be used: %s", p.name, err == cudaSuccess ? strerror(-r) : cudaGetErrorName(err)) : 0;
 }

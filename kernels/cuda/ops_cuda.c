@@ -20,6 +20,7 @@ const struct ops ops_cuda = {
 	.add = cuda_add,
 	.copy_rows = cuda_copy_rows,
 	.topk = cuda_topk,
+	.topk_async = cuda_topk_async,
 	.kv_new = cuda_kv_new,
 	.kv_free = cuda_kv_free,
 	.kv_write = cuda_kv_write,

@@ -72,31 +72,32 @@ int cuda_copy_rows(struct dev *d, real *y, int ldy, const real *x, int ldx, cons
 	return r ? r : cuda_done(d, ck_copy_rows(cuda_of(d)->stream, y, ldy, x, ldx, on_dev, M, n), "copy_rows");
 }
 
-int cuda_topk(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K)
+int cuda_topk_async(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K)
 {
-	cudaStream_t s = cuda_of(d)->stream;
 	if (M < 0 || N <= 0 || K < 0 || K > N || K > CK_TOPK_MAX || ldx < N)
 		return cuda_bad(d, "topk");
-	if (!M)
-		return 0;
-	/* ids [M,K], vals [M,K], lse [M]: one array of 4-byte words on either side */
-	size_t mk = (size_t)M * (size_t)K, words = 2 * mk + (size_t)M;
-	void *dev, *host;
-	int r = cuda_scratch(d, words * 4, &dev);
-	r = r ? r : cuda_back(d, words * 4, &host);
+	return M ? cuda_done(d, ck_topk(cuda_of(d)->stream, ids, vals, lse, x, ldx, M, N, K), "topk") : 0;
+}
+
+/* By way of pinned room: ids [M,K], vals [M,K], lse [M], words of 4 bytes all of them */
+int cuda_topk(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K)
+{
+	size_t m = M > 0 ? (size_t)M : 0, mk = m * (size_t)(K > 0 ? K : 0);
+	void *room;
+	int r = cuda_back(d, (2 * mk + m) * 4, &room);
 	if (r)
 		return r;
-	uint32_t *di = dev;
-	float *dv = (float *)dev + mk, *dl = dv + mk;
-	r = cuda_done(d, ck_topk(s, ids ? di : NULL, vals ? dv : NULL, lse ? dl : NULL, x, ldx, M, N, K), "topk");
-	r = r ? r : cuda_download(d, host, dev, words * 4);
+	uint32_t *i = room;
+	float *v = (float *)room + mk, *l = v + mk;
+	r = cuda_topk_async(d, ids ? i : NULL, vals ? v : NULL, lse ? l : NULL, x, ldx, M, N, K);
+	r = r || !M ? r : cuda_wait(d, "topk");
 	if (r)
 		return r;
 	if (ids)
-		memcpy(ids, host, mk * sizeof *ids);
+		memcpy(ids, i, mk * sizeof *ids);
 	if (vals)
-		memcpy(vals, (float *)host + mk, mk * sizeof *vals);
+		memcpy(vals, v, mk * sizeof *vals);
 	if (lse)
-		memcpy(lse, (float *)host + 2 * mk, (size_t)M * sizeof *lse);
+		memcpy(lse, l, m * sizeof *lse);
 	return 0;
 }

@@ -242,12 +242,15 @@ static int block_forward(struct llama *m, struct kv_pool *kv, int layer, const s
 	return o->linear(d, v->x, H, &w->down, v->act, c->I, M, true);
 }
 
-static int tap_boundary(struct llama *m, int boundary, const real *x, int M, real *features)
+static int tap_boundary(struct llama *m, int boundary, const struct llama_batch *b, const real *x, real *features)
 {
 	int H = m->c.H;
-	for (int i = 0; features && i < N_BOUNDARIES; i++)
-		if (m->c.boundaries[i] == boundary)
-			return m->d->ops->copy_rows(m->d, features + i * H, N_BOUNDARIES * H, x, H, NULL, M, H);
+	for (int i = 0; features && i < N_BOUNDARIES; i++) {
+		if (m->c.boundaries[i] != boundary)
+			continue;
+		TRY(m->d->ops->copy_rows(m->d, features + i * H, N_BOUNDARIES * H, x, H, NULL, b->M, H));
+		return i == N_BOUNDARIES - 1 && b->featured ? b->featured(b->arg) : 0;
+	}
 	return 0;
 }
 
@@ -264,10 +267,10 @@ int llama_forward(struct llama *m, struct kv_pool *kv, const struct llama_batch 
 	TRY(cut_scratch(m, M, b->n_logits, &v));
 	TRY(o->embed(d, v.x, &m->embedding, b->ids, M));
 	for (int l = 0; l < c->n_layer; l++) {
-		TRY(tap_boundary(m, l, v.x, M, features));
+		TRY(tap_boundary(m, l, b, v.x, features));
 		TRY(block_forward(m, kv, l, b, &v));
 	}
-	TRY(tap_boundary(m, c->n_layer, v.x, M, features));
+	TRY(tap_boundary(m, c->n_layer, b, v.x, features));
 	if (hidden)
 		TRY(o->rmsnorm(d, hidden, H, NULL, v.x, H, m->norm, c->rms_eps, M, H));
 	if (!logits || b->n_logits < 1)

@@ -37,6 +37,8 @@ struct llama_batch {
 	int n_seqs;
 	const uint32_t *logit_rows;  /* [n_logits] rows whose logits are wanted */
 	int n_logits;
+	int (*featured)(void *arg);  /* called when the operations that fill features are queued, the rest is not; NULL = no; its failure is the forward's */
+	void *arg;
 };
 
 /* Outputs are device arrays of the caller: features [M,3,H] (NULL = not wanted),

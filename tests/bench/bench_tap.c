@@ -3,7 +3,7 @@
  *   bench_tap
  *
  * One JSON object a line: {"figure","value","unit","against","ratio","ci","threads","commit","cpu"}, value in MB/s. One arm pushes
- * requests of SmolLM2's shape through tap.h (ring, join, bf16, encode, produce) as fast as they are taken; the other
+ * requests of SmolLM2's shape through tap.h (ring, join, encode, produce) as fast as they are taken; the other
  * gives librdkafka, with the tap's own settings, as many messages of the same mean size, ready made. Both against librdkafka's mock
  * cluster in a process of its own making (this one), in turn, from the first push to the last delivery. The value is the
  * median of the rounds, ci their quartiles. The pusher never lets the tap drop: it waits while too much is on its way.
@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/base/clock.h"
+#include "kernels/ops.h"
 #include "serve/tap.h"
 
 enum { ROUNDS = 7, REQUESTS = 200, PROMPT = 128, ANSWER = 96, H_T = 576, TOPK = 64, AHEAD = 12, MAX_QUEUED = 40, PARTITIONS = 8 };
@@ -40,7 +41,8 @@ static struct tap *open_tap(void)
 
 /* Rows that differ from each other; their values do not matter here. */
 struct rows {
-	float features[PROMPT * 3 * H_T], hidden[PROMPT * H_T], logprob[TOPK];
+	uint16_t features[PROMPT * 3 * H_T], hidden[PROMPT * H_T];
+	float logprob[TOPK];
 	uint32_t ids[PROMPT], pos[PROMPT], topk[TOPK];
 };
 
@@ -49,7 +51,7 @@ static void fill(struct rows *r)
 	uint32_t x = 1;
 
 	for (size_t i = 0; i < sizeof r->features / sizeof *r->features; i++)
-		r->features[i] = (float)((x = x * 1664525u + 1013904223u) >> 8) * 0x1p-20f - 8;
+		r->features[i] = f32_to_bf16((float)((x = x * 1664525u + 1013904223u) >> 8) * 0x1p-20f - 8);
 	memcpy(r->hidden, r->features, sizeof r->hidden);
 	for (uint32_t i = 0; i < TOPK; i++) {
 		r->topk[i] = i * 31;

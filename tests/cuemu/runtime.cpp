@@ -22,6 +22,7 @@
 #include <vector>
 
 struct cuemu_stream {
+	int priority;
 	std::deque<std::function<bool()>> queue;
 	uint64_t enqueued, done;
 };
@@ -174,6 +175,7 @@ void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream
 } // namespace cuemu
 
 extern "C" {
+int cuemu_priority(int n);
 #define FAULT(name)                                    \
 	do {                                           \
 		cudaError_t fault_ = cuemu::fault(name); \
@@ -264,6 +266,23 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 	}));
 }
 
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *ret, int device)
+{
+	FAULT("cudaDeviceGetDefaultMemPool");
+	*ret = nullptr;
+	return device == 0 ? cudaSuccess : note(cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, enum cudaMemPoolAttr attr, void *ret)
+{
+	LOCKED;
+	FAULT("cudaMemPoolGetAttribute");
+	if (attr != cudaMemPoolAttrUsedMemCurrent)
+		return note(cudaErrorInvalidValue);
+	*(uint64_t *)ret = used;
+	return cudaSuccess;
+}
+
 cudaError_t cudaHostAlloc(void **ret, size_t bytes, unsigned)
 {
 	LOCKED;
@@ -319,13 +338,21 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *ret_least, int *ret_greatest)
 	return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned, int)
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned, int priority)
 {
 	LOCKED;
 	FAULT("cudaStreamCreateWithPriority");
 	*ret = new cuemu_stream{};
+	(*ret)->priority = priority;
 	streams.push_back(*ret);
 	return cudaSuccess;
+}
+
+/* For tests: the priority of the nth stream that is open, in order of their making; 1 = there are not so many. */
+int cuemu_priority(int n)
+{
+	LOCKED;
+	return n < (int)streams.size() ? streams[(size_t)n]->priority : 1;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)

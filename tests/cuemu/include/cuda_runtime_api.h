@@ -26,10 +26,12 @@ typedef enum {
 
 typedef struct cuemu_stream *cudaStream_t;
 typedef struct cuemu_event *cudaEvent_t;
+typedef struct cuemu_pool *cudaMemPool_t;
 
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaMemPoolAttr { cudaMemPoolAttrUsedMemCurrent = 7 };
 enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 
@@ -53,6 +55,8 @@ const char *cudaGetErrorName(cudaError_t e);
 
 cudaError_t cudaMallocAsync(void **ret, size_t bytes, cudaStream_t s);
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *ret, int device);
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *ret);
 cudaError_t cudaHostAlloc(void **ret, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *ret, const void *p);

@@ -5,6 +5,7 @@
  * played by tests/cuemu; on a real GPU this is skipped.
  */
 #include "kt.h"
+#include <dlfcn.h>
 
 static void plan(const char *name, const char *value)
 {
@@ -119,6 +120,70 @@ static void memory_while_loading(void **state)
 	dev_free(d);
 }
 
+/* A process with a budget is refused what would pass it, in a sentence with numbers, though the device has room; what others hold counts, what
+ * was given back does not; the operation after it works. */
+static void budget(void **state)
+{
+	(void)state;
+	enum { MIB = 1 << 20 };
+	struct errtext e = {""};
+	struct dev *d = NULL;
+	plan(NULL, NULL);
+	dev_free(open_with(NULL, NULL));
+	assert_int_equal(dev_new(&(struct dev_options){.kind = DEV_CUDA, .threads = 1, .memory_bytes = 64 * MIB}, &d, &e), 0);
+	has(d->about, "at most 64 MiB");
+	char *a = d->ops->alloc(d, 40 * MIB), *b;
+	assert_non_null(a);
+	assert_null(d->ops->alloc(d, 30 * MIB));
+	has(d->error, "device memory: 30.0 MiB more would pass this process's 64 MiB of device memory; 44.0 are taken");
+	assert_false(d->lost);
+	struct weight w = {0};
+	uint16_t *h = calloc(16 * MIB, sizeof *h);
+	assert_non_null(h);
+	assert_int_equal(d->ops->weight_pack(d, &w, DT_BF16, 4096, 4096, h, DT_BF16), -ENOMEM);
+	assert_null(w.packed);
+	assert_int_equal(d->ops->zero(d, a, 40 * MIB), 0);
+	d->ops->free(d, a); /* queued, and enough */
+	assert_int_equal(d->ops->weight_pack(d, &w, DT_BF16, 4096, 4096, h, DT_BF16), 0);
+	b = d->ops->alloc(d, 27 * MIB);
+	assert_non_null(b);
+	assert_null(d->ops->alloc(d, 2 * MIB));
+	d->ops->weight_free(d, &w);
+	d->ops->free(d, b);
+	free(h);
+	dev_free(d);
+}
+
+/* The stand-in sees it: a server's stream at the highest priority, a learner's beside it at the lowest, and what the tap carries too. */
+static void priorities(void **state)
+{
+	(void)state;
+	struct dev *serve = open_with(NULL, NULL), *learn = NULL, *loads = NULL;
+	struct errtext e = {""};
+	void *lib = dlopen("libcuemu.so", RTLD_NOW | RTLD_NOLOAD);
+	int (*priority)(int);
+	uint64_t ticket;
+	assert_non_null(lib);
+	*(void **)(void *)&priority = dlsym(lib, "cuemu_priority");
+	assert_true(priority != NULL);
+	assert_int_equal(dev_new(&(struct dev_options){.kind = DEV_CUDA, .threads = 1, .background = true}, &learn, &e), 0);
+	assert_int_equal(dev_again(serve, &loads), 0); /* a draft is loaded beside decoding, by the same process */
+	real *x = serve->ops->alloc(serve, 64 * sizeof *x);
+	uint16_t *to = serve->ops->alloc_shared(serve, 64 * sizeof *to);
+	assert_true(x && to);
+	assert_int_equal(serve->ops->pack(serve, to, PACK_BF16, x, 1, 64, &ticket), 0);
+	const int want[] = {-5, 0, -5, 0, 1};
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(priority(i), want[i]);
+	has(learn->about, "lowest priority");
+	serve->ops->free(serve, x);
+	serve->ops->free(serve, to);
+	dev_free(loads);
+	dev_free(learn);
+	dev_free(serve);
+	(void)dlclose(lib);
+}
+
 /* A call that fails in mid-run: the operation says so, the next one works. */
 static void passing(void **state)
 {
@@ -227,7 +292,8 @@ static void blas(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(refused), cmocka_unit_test(memory_while_loading), cmocka_unit_test(passing), cmocka_unit_test(lasting), cmocka_unit_test(blas),
+		cmocka_unit_test(refused), cmocka_unit_test(memory_while_loading), cmocka_unit_test(budget), cmocka_unit_test(priorities), cmocka_unit_test(passing),
+		cmocka_unit_test(lasting), cmocka_unit_test(blas), /* a lost device's memory stays lost */
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,6 +139,49 @@ static void test_filters(void **state)
 	sampler_free(s);
 }
 
+/* Where the likeliest tokens are said to suffice, they draw what the row draws; they are said to wherever nothing else of the row counts. */
+static void test_best(void **state)
+{
+	(void)state;
+	struct sampler *s = sampler_new(V);
+	int drawn = 0;
+	print_message("seed 9\n");
+	for (int trial = 0; trial < 600; trial++) {
+		uint64_t x = toy_mix(9 + (uint64_t)trial);
+		real l[V];
+		uint32_t ids[V], t;
+		float vals[V];
+		for (int i = 0; i < V; i++)
+			l[i] = (real)(roundf(toy_noise(x, (uint64_t)i) * 6) / (trial % 2 ? 2.0f : 16.0f));
+		if (trial % 50 == 7)
+			l[x % V] = (real)INFINITY;
+		for (int i = 0; trial % 50 == 9 && i < V; i++)
+			l[i] = -(real)INFINITY;
+		for (int i = 0; i < V; i++) /* insertion: best first, ties by lower id */
+			for (int j = i; (ids[j] = (uint32_t)i, j > 0) && l[ids[j - 1]] < l[i]; j--)
+				t = ids[j - 1], ids[j - 1] = (uint32_t)i, ids[j] = t;
+		struct sampling how = {.temperature = trial % 3 ? 0.2f + (float)(x % 20) / 10 : 0, .top_p = trial % 4 ? 1 : (float)(x % 97) / 100, .seed = x,
+				       .min_p = trial % 5 ? 0 : (float)(x % 13) / 40, .top_k = 1 + (int)(x % 50)};
+		int n = sample_needs(&how, V, 3);
+		assert_int_equal(n, how.temperature > 0 ? how.top_k : 1);
+		for (int i = 0; i < V; i++)
+			vals[i] = i < n ? (float)l[ids[i]] : NAN; /* nothing beyond is looked at */
+		for (uint32_t pos = 0; pos < 5; pos++, drawn++)
+			assert_int_equal(sample_best(s, ids, vals, &how, pos), sample_token(s, l, &how, pos));
+	}
+	assert_int_equal(drawn, 3000);
+	const struct token_bias bias = {1, 2};
+	const uint32_t held = 3;
+	const struct sampling whole[] = {
+		{.temperature = 1, .top_p = 1}, {.temperature = 1, .top_p = 1, .top_k = V}, {.top_p = 1, .bias = &bias, .n_bias = 1}, {.top_p = 1, .presence = 1},
+		{.top_p = 1, .frequency = -1}, {.top_p = 1, .repetition = 1.1f}, {.temperature = 1, .top_p = 1, .top_k = 5, .held = &held, .n_held = 1, .held_until = 4},
+	};
+	for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+		assert_int_equal(sample_needs(&whole[i], V, 3), 0);
+	assert_int_equal(sample_needs(&whole[6], V, 4), 5);
+	sampler_free(s);
+}
+
 static void test_exp(void **state)
 {
 	(void)state;
@@ -220,6 +263,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_philox), cmocka_unit_test(test_greedy), cmocka_unit_test(test_inverse_cdf),
 					   cmocka_unit_test(test_filters), cmocka_unit_test(test_key),
-					   cmocka_unit_test(test_exp), cmocka_unit_test(test_penalties)};
+					   cmocka_unit_test(test_best), cmocka_unit_test(test_exp), cmocka_unit_test(test_penalties)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

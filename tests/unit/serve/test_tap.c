@@ -165,7 +165,8 @@ static void begin(struct tap *t, struct client *c, int q, int H, bool traced)
 
 static void rows(struct tap *t, struct client *c, int n, bool prompt)
 {
-	float *f = malloc((size_t)n * 3 * (size_t)c->H * 4), *h = malloc((size_t)n * (size_t)c->H * 4), lp[64 * TOPK];
+	uint16_t *f = malloc((size_t)n * 3 * (size_t)c->H * 2), *h = malloc((size_t)n * (size_t)c->H * 2);
+	float lp[64 * TOPK];
 	uint32_t ids[512], pos[512], tk[64 * TOPK];
 	struct tap_row_group g = {.n = n, .prompt = prompt, .ids = ids, .pos = pos, .features = f, .hidden = prompt ? h : NULL};
 
@@ -175,9 +176,9 @@ static void rows(struct tap *t, struct client *c, int n, bool prompt)
 		pos[i] = p;
 		ids[i] = token(c->q, p);
 		for (int j = 0; j < 3 * c->H; j++)
-			f[i * 3 * c->H + j] = feature(c->q, p, j);
+			f[i * 3 * c->H + j] = bits(feature(c->q, p, j));
 		for (int j = 0; j < c->H; j++)
-			h[i * c->H + j] = feature(c->q + 1000, p, j);
+			h[i * c->H + j] = bits(feature(c->q + 1000, p, j));
 		for (int j = 0; !prompt && j < TOPK; j++) {
 			tk[i * TOPK + j] = (uint32_t)(j * 50) + p % 50;
 			lp[i * TOPK + j] = j ? -0.5f * (float)j : 1e-7f; /* a hair above 0 is clipped */
@@ -717,12 +718,13 @@ static void test_timing(void **state)
 	enum { N = 500 };
 	struct topics tp = fresh();
 	struct tap *t = open_tap(&tp, 576, brokers, 64 << 20, 8 << 20, NULL);
-	float *f = calloc(8 * 3 * 576, 4), lp[8 * TOPK] = {0};
+	uint16_t *f = calloc(8 * 3 * 576, 2);
+	float lp[8 * TOPK] = {0};
 	uint32_t ids[8] = {0}, pos[8], tk[8 * TOPK], us[N];
 	struct client c;
 
 	for (int i = 0; i < 8 * 3 * 576; i++)
-		f[i] = feature(1, 1, i);
+		f[i] = bits(feature(1, 1, i));
 	for (uint32_t i = 0; i < 8 * TOPK; i++)
 		tk[i] = i % TOPK;
 	begin(t, &c, 11, 576, true);

@@ -25,7 +25,7 @@ static struct verdict run(const uint32_t *target, int rows, const uint32_t *prop
 	for (int i = 0; i < rows; i++)
 		logits[i * V + (int)target[i]] = 4;
 	struct sampler *s = sampler_new(V);
-	struct verdict v = verify_tree(s, logits, V, &greedy, &(struct history){0}, 10, proposed, chain, len, is_end, &end);
+	struct verdict v = verify_tree(s, &(struct drawn_from){.rows = logits, .V = V}, &greedy, &(struct history){0}, 10, proposed, chain, len, is_end, &end);
 	sampler_free(s);
 	return v;
 }
@@ -68,7 +68,7 @@ static void test_positions(void **state)
 	uint32_t end = 99, want[4];
 	for (uint32_t i = 0; i < 4; i++)
 		want[i] = sample_token(s, logits + i * V, &how, 20 + i);
-	expect(verify_tree(s, logits, V, &how, &(struct history){0}, 20, want, chain, 3, is_end, &end), 3, 4, want);
+	expect(verify_tree(s, &(struct drawn_from){.rows = logits, .V = V}, &how, &(struct history){0}, 20, want, chain, 3, is_end, &end), 3, 4, want);
 	sampler_free(s);
 }
 
@@ -85,8 +85,8 @@ static void test_history(void **state)
 	struct history h = {before, 1, 2};
 	struct sampler *s = sampler_new(V);
 	uint32_t end = 99;
-	expect(verify_tree(s, logits, V, &how, &h, 2, want, chain, 3, is_end, &end), 3, 4, want);
-	expect(verify_tree(s, logits, V, &how, &h, 2, stale, chain, 3, is_end, &end), 1, 2, want);
+	expect(verify_tree(s, &(struct drawn_from){.rows = logits, .V = V}, &how, &h, 2, want, chain, 3, is_end, &end), 3, 4, want);
+	expect(verify_tree(s, &(struct drawn_from){.rows = logits, .V = V}, &how, &h, 2, stale, chain, 3, is_end, &end), 1, 2, want);
 	sampler_free(s);
 }
 
@@ -102,16 +102,16 @@ static void test_tree(void **state)
 	struct sampler *s = sampler_new(V);
 	for (int i = 0; i < 7; i++)
 		logits[i * V + (int)after[i]] = 4;
-	struct verdict v = verify_tree(s, logits, V, &greedy, &(struct history){0}, 10, ids, parent, 6, is_end, &end);
+	struct verdict v = verify_tree(s, &(struct drawn_from){.rows = logits, .V = V}, &greedy, &(struct history){0}, 10, ids, parent, 6, is_end, &end);
 	expect(v, 3, 4, want);
 	const int path[] = {2, 3, 4};
 	assert_memory_equal(v.path, path, sizeof path);
 	logits[0 * V + 4] = 9; /* none of the children */
 	const uint32_t other[] = {4};
-	expect(verify_tree(s, logits, V, &greedy, &(struct history){0}, 10, ids, parent, 6, is_end, &end), 0, 1, other);
+	expect(verify_tree(s, &(struct drawn_from){.rows = logits, .V = V}, &greedy, &(struct history){0}, 10, ids, parent, 6, is_end, &end), 0, 1, other);
 	logits[0 * V + 4] = 0;
 	end = 5; /* the text ends inside the tree */
-	expect(verify_tree(s, logits, V, &greedy, &(struct history){0}, 10, ids, parent, 6, is_end, &end), 2, 2, want);
+	expect(verify_tree(s, &(struct drawn_from){.rows = logits, .V = V}, &greedy, &(struct history){0}, 10, ids, parent, 6, is_end, &end), 2, 2, want);
 	sampler_free(s);
 }
 

@@ -1,0 +1,156 @@
+/* What the host reads of a round's forward, queued with it, so that the one wait of the round is enough.
+ *
+ * Features, hidden states and logits lie in the device's memory. Of the logits the host gets the likeliest tokens of each
+ * row, as many as the round asks for: that is all that a greedy draw, a draw among the k best, the tap and log-probabilities need.
+ * Whole rows come only for draws that weigh the whole vocabulary (sample.h). Features for the tap are packed on the device as
+ * soon as the last of them is there, several blocks before the logits are, and travel beside the rest: nothing waits
+ * for them but the tap, at the end of the round, and that not for long.
+ * A host that can read the device's memory (the CPU) reads rows in place; all else is the same.
+ */
+#include <errno.h>
+#include "daemon/base/clock.h"
+#include "serve/engine_core.h"
+#include "serve/tap.h"
+
+enum { LATE_US = 2000 /* past this much waiting at the end of a round the tap does without */ };
+
+int reads_new(struct engine *g, int n_logits)
+{
+	struct dev *d = g->o.dev;
+	const struct ops *o = d->ops;
+	size_t rows = (size_t)g->max_rows, L = (size_t)n_logits, W = (size_t)(N_BOUNDARIES * g->H), best = (size_t)SAMPLE_BEST;
+	g->features = o->alloc(d, rows * W * sizeof(real));
+	g->d_features = o->alloc(d, rows * W * sizeof(real));
+	g->hidden = o->alloc(d, rows * (size_t)g->H * sizeof(real));
+	g->logits = o->alloc(d, L * (size_t)g->V * sizeof(real));
+	g->given = d->own_memory ? o->alloc_shared(d, rows * W * sizeof(real)) : g->d_features;
+	g->whole = d->own_memory ? o->alloc_shared(d, L * (size_t)g->V * sizeof(real)) : g->logits;
+	g->best.ids = o->alloc_shared(d, L * best * sizeof(uint32_t));
+	g->best.vals = o->alloc_shared(d, L * best * sizeof(float));
+	g->best.lse = o->alloc_shared(d, L * sizeof(float));
+	if (!g->features || !g->d_features || !g->hidden || !g->logits || !g->given || !g->whole || !g->best.ids || !g->best.vals || !g->best.lse)
+		return -ENOMEM;
+	if (!g->o.tap)
+		return 0;
+	g->packed.features = o->alloc_shared(d, rows * W * sizeof(uint16_t));
+	g->packed.hidden = o->alloc_shared(d, rows * (size_t)g->H * sizeof(uint16_t));
+	return g->packed.features && g->packed.hidden ? 0 : -ENOMEM;
+}
+
+void reads_free(struct engine *g)
+{
+	struct dev *d = g->o.dev;
+	void *const arrays[] = {g->features, g->d_features, g->hidden, g->logits, g->best.ids, g->best.vals, g->best.lse, g->packed.features, g->packed.hidden};
+	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+		d->ops->free(d, arrays[i]);
+	if (d->own_memory) {
+		d->ops->free(d, g->given);
+		d->ops->free(d, g->whole);
+	}
+}
+
+/* ---- for the tap ---- */
+
+/* The rows from the first traced session's to the last's. */
+static int traced_rows(const struct engine *g, int *ret_n)
+{
+	int from = 0, to = 0;
+	for (int i = 0; i < g->n_pieces; i++) {
+		const struct piece *p = &g->pieces[i];
+		if (!p->s->traced)
+			continue;
+		from = to ? from : p->row0;
+		to = p->row0 + p->n_rows;
+	}
+	*ret_n = to - from;
+	return from;
+}
+
+/* x's rows of `each` times H values; what cannot be packed is missed by the tap, and by nobody else. */
+static void pack(struct engine *g, uint16_t *to, const real *x, int each, int H)
+{
+	struct dev *d = g->o.dev;
+	int n, from = traced_rows(g, &n);
+	size_t at = (size_t)from * (size_t)(each * H);
+	if (n && !g->packed.missed)
+		g->packed.missed = d->ops->pack(d, to + at, PACK_BF16, x + at, n * each, H, &g->packed.ticket) != 0;
+}
+
+void reads_features(struct engine *g)
+{
+	g->packed.missed = false;
+	pack(g, g->packed.features, g->features, N_BOUNDARIES, g->H);
+}
+
+bool reads_packed(struct engine *g)
+{
+	struct dev *d = g->o.dev;
+	uint64_t since = 0;
+	while (!g->packed.missed && !d->ops->packed(d, g->packed.ticket)) {
+		uint64_t now = clock_us();
+		since = since ? since : now;
+		g->packed.missed = now - since > LATE_US;
+	}
+	return !g->packed.missed;
+}
+
+/* ---- for the draws ---- */
+
+/* How many of the likeliest this round needs of a row, and whether anybody normalises them. */
+static int depth(const struct engine *g, bool *ret_lse)
+{
+	int K = 1;
+	*ret_lse = false;
+	for (int i = 0; i < g->n_pieces; i++) {
+		const struct session *s = g->pieces[i].s;
+		if (g->pieces[i].logit0 < 0)
+			continue;
+		int drawn = g->pieces[i].needs, traced = s->traced && !g->pieces[i].prefill ? tap_topk(g->o.tap) : 0;
+		int told = s->req.on_logprobs ? s->req.top_logprobs : 0;
+		K = drawn > K ? drawn : K;
+		K = traced > K ? traced : K;
+		K = told > K ? told : K;
+		*ret_lse = *ret_lse || traced || s->req.on_logprobs;
+	}
+	return K < g->V ? K : g->V;
+}
+
+int reads_logits(struct engine *g, bool with_hidden)
+{
+	struct dev *d = g->o.dev;
+	const struct ops *o = d->ops;
+	int r = 0;
+	bool lse;
+	if (with_hidden)
+		pack(g, g->packed.hidden, g->hidden, 1, g->H);
+	for (int i = 0; i < g->n_pieces && !r; i++) {
+		struct piece *p = &g->pieces[i];
+		size_t at = (size_t)p->logit0 * (size_t)g->V;
+		if (p->logit0 < 0)
+			continue;
+		p->needs = sample_needs(&p->s->req.sampling, g->V, piece_position(p));
+		if (!p->needs && d->own_memory)
+			r = o->copy_rows(d, g->whole + at, g->V, g->logits + at, g->V, NULL, p->prefill ? 1 : p->n_rows, g->V);
+	}
+	g->best.K = depth(g, &lse);
+	if (!r && g->tb.n_logits)
+		r = o->topk_async(d, g->best.ids, g->best.vals, lse ? g->best.lse : NULL, g->logits, g->V, g->tb.n_logits, g->V, g->best.K);
+	return r;
+}
+
+struct drawn_from reads_of(const struct engine *g, const struct piece *p)
+{
+	size_t at = (size_t)p->logit0, K = (size_t)g->best.K;
+	return (struct drawn_from){.rows = !p->needs ? g->whole + at * (size_t)g->V : NULL, .ids = g->best.ids + at * K, .vals = g->best.vals + at * K,
+				   .lse = g->best.lse + at, .K = g->best.K, .V = g->V};
+}
+
+const real *reads_rows(struct engine *g, int row0, int n)
+{
+	struct dev *d = g->o.dev;
+	size_t W = (size_t)(N_BOUNDARIES * g->H);
+	const real *x = g->features + (size_t)row0 * W;
+	if (!d->own_memory)
+		return x;
+	return d->ops->download(d, g->given, x, (size_t)n * W * sizeof *x) ? NULL : g->given;
+}
