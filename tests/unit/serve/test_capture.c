@@ -7,6 +7,7 @@
  * accepted + 1, their accepted proposals are the text, their sums are the
  * request's own numbers; what was proposed is what the draft says when it is run once over
  * the whole prefix with the target's features (eagle3.md, alignment). A request that opted out leaves round records only.
+ * tests/unit/cross/test_cuda_capture.c is the same on a GPU.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +20,11 @@
 #include "serve/tap.h"
 #include "tests/unit/serve/harness.h"
 
+#ifndef CAPTURE_ON
+#define CAPTURE_ON DEV_CPU
+#define CAPTURE_EVERY 1 /* which rounds are proposed once more */
+#endif
+
 enum { JOBS = 12, TOPK = 16, MAX_RECORDS = 400, PARTITIONS = 4 };
 
 static struct {
@@ -30,6 +36,7 @@ static struct {
 	int n_traces;
 	struct round_record rounds[64];
 	int n_rounds;
+	real *features, *hidden, *logits, *fb; /* of the second device, and read here */
 } x;
 
 static rd_kafka_t *client(rd_kafka_type_t type, const char *brokers)
@@ -137,13 +144,19 @@ static int setup(void **state)
 	(void)state;
 	struct errtext e = {0};
 	for (int i = 0; i < 2; i++) {
-		if (dev_cpu_new(1, ISA_AUTO, &x.d[i]))
+		if (dev_new(&(struct dev_options){.kind = CAPTURE_ON, .threads = 1}, &x.d[i], &e))
 			return -1;
 		x.target[i] = toy_target(x.d[i], 0.05f, DT_F32);
 		snprintf(x.dir[i], sizeof x.dir[i], "/tmp/redraft-capture-%d-%d", (int)getpid(), i);
 		if (toy_draft(x.dir[i], i ? TOY_RANDOM : TOY_LEANS, 3, 2, &e))
 			return -1;
 	}
+	x.features = x.d[1]->ops->alloc_shared(x.d[1], JOB_MAX * 3 * TOY_H * sizeof(real));
+	x.hidden = x.d[1]->ops->alloc_shared(x.d[1], JOB_MAX * TOY_H * sizeof(real));
+	x.logits = x.d[1]->ops->alloc_shared(x.d[1], JOB_MAX * TOY_V * sizeof(real));
+	x.fb = x.d[1]->ops->alloc(x.d[1], TOY_H * sizeof(real));
+	if (!x.features || !x.hidden || !x.logits || !x.fb)
+		return -1;
 	rd_kafka_t *k = client(RD_KAFKA_PRODUCER, NULL);
 	rd_kafka_mock_cluster_t *m = rd_kafka_mock_cluster_new(k, 1);
 	rd_kafka_mock_topic_create(m, "traces", PARTITIONS, 1);
@@ -162,9 +175,12 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
+	real *const mine[] = {x.features, x.hidden, x.logits, x.fb};
 	int r = 0;
 	for (int i = 0; i < x.n_traces; i++)
 		record_done(&x.traces[i].r);
+	for (int i = 0; i < 4; i++)
+		x.d[1]->ops->free(x.d[1], mine[i]);
 	for (int i = 0; i < 2; i++) {
 		llama_free(x.target[i]);
 		dev_free(x.d[i]);
@@ -192,7 +208,7 @@ static int records_of(int job, struct trace_record **ret)
 }
 
 /* The target once more over the whole text. */
-static void again(const struct job *j, real *features, real *hidden, real *logits, uint32_t *text)
+static void again(const struct job *j, uint32_t *text)
 {
 	uint32_t pos[JOB_MAX], slots[JOB_MAX], pages[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 	int n = j->n_prompt + j->n_out;
@@ -204,7 +220,8 @@ static void again(const struct job *j, real *features, real *hidden, real *logit
 	struct attn_seq s = {.pages = pages, .n_rows = n};
 	struct llama_batch b = {.M = n, .ids = text, .pos = pos, .slots = slots, .seqs = &s, .n_seqs = 1, .logit_rows = pos, .n_logits = n};
 	assert_int_equal(x.d[1]->ops->kv_new(x.d[1], &kv), 0);
-	assert_int_equal(llama_forward(x.target[1], &kv, &b, features, hidden, logits), 0);
+	assert_int_equal(llama_forward(x.target[1], &kv, &b, x.features, x.hidden, x.logits), 0);
+	assert_int_equal(x.d[1]->ops->sync(x.d[1]), 0);
 	x.d[1]->ops->kv_free(x.d[1], &kv);
 }
 
@@ -233,7 +250,6 @@ static void check_bf16(const uint16_t *got, const real *want, int n)
 static void test_rows(void **state)
 {
 	(void)state;
-	static real features[JOB_MAX * 3 * TOY_H], hidden[JOB_MAX * TOY_H], logits[JOB_MAX * TOY_V];
 	for (int i = 0; i < JOBS; i++) {
 		struct trace_record *rec[MAX_RECORDS];
 		struct job *j = &x.jobs[i];
@@ -244,7 +260,7 @@ static void test_rows(void **state)
 			continue;
 		}
 		assert_true(n > 0);
-		again(j, features, hidden, logits, text);
+		again(j, text);
 		for (int r = 0; r < n; r++) {
 			const struct trace_record *t = rec[r];
 			int gen = 0, prompt = 0;
@@ -255,12 +271,12 @@ static void test_rows(void **state)
 				assert_int_equal(t->positions[row], at);
 				assert_int_equal(t->token_ids[row], text[at]);
 				assert_int_equal(t->loss_mask[row], at >= j->n_prompt);
-				check_bf16(t->features + row * 3 * TOY_H, features + at * 3 * TOY_H, 3 * TOY_H);
+				check_bf16(t->features + row * 3 * TOY_H, x.features + at * 3 * TOY_H, 3 * TOY_H);
 				if (at >= j->n_prompt) {
-					check_teacher(t->topk_ids + gen * TOPK, t->topk_logprob + gen * TOPK, logits + at * TOY_V);
+					check_teacher(t->topk_ids + gen * TOPK, t->topk_logprob + gen * TOPK, x.logits + at * TOY_V);
 					gen++;
 				} else {
-					check_bf16(t->last_hidden + prompt++ * TOY_H, hidden + at * TOY_H, TOY_H);
+					check_bf16(t->last_hidden + prompt++ * TOY_H, x.hidden + at * TOY_H, TOY_H);
 				}
 			}
 			assert_int_equal(t->next_token, text[at]);
@@ -325,10 +341,9 @@ static void test_rounds(void **state)
 }
 
 /* What version 1 proposes from row t on, with nothing but the prefix before it. */
-static void propose_again(struct draft *q, const real *features, const uint32_t *text, int t, int len, uint32_t *ret)
+static void propose_again(struct draft *q, const uint32_t *text, int t, int len, uint32_t *ret)
 {
 	uint32_t pos[JOB_MAX], pages[8] = {0, 1, 2, 3, 4, 5, 6, 7}, last = (uint32_t)t;
-	real fb[TOY_H];
 	float logp;
 	struct kv_pool kv = {.page_tok = 32, .n_pages = 8, .type = DT_F32};
 	for (uint32_t i = 0; i < JOB_MAX; i++)
@@ -336,12 +351,12 @@ static void propose_again(struct draft *q, const real *features, const uint32_t 
 	assert_int_equal(draft_eagle3.kv_shape(q, &kv), 0);
 	assert_int_equal(x.d[1]->ops->kv_new(x.d[1], &kv), 0);
 	struct attn_seq s = {.pages = pages, .n_rows = t + 1};
-	struct draft_rows r = {.M = t + 1, .ids = text + 1, .pos = pos, .slots = pos, .seqs = &s, .n_seqs = 1, .features = features, .last_rows = &last};
-	assert_int_equal(draft_eagle3.extend(q, &kv, &r, 1, ret, &logp, fb), 0);
+	struct draft_rows r = {.M = t + 1, .ids = text + 1, .pos = pos, .slots = pos, .seqs = &s, .n_seqs = 1, .features = x.features, .last_rows = &last};
+	assert_int_equal(draft_eagle3.extend(q, &kv, &r, 1, ret, &logp, x.fb), 0);
 	for (int i = 1; i < len; i++) {
 		s = (struct attn_seq){.pages = pages, .n_past = t + i, .n_rows = 1};
 		r = (struct draft_rows){.M = 1, .ids = ret + i - 1, .pos = pos + t + i, .slots = pos + t + i, .seqs = &s, .n_seqs = 1};
-		assert_int_equal(draft_eagle3.step(q, &kv, &r, 1, fb, ret + i, &logp), 0);
+		assert_int_equal(draft_eagle3.step(q, &kv, &r, 1, x.fb, ret + i, &logp), 0);
 	}
 	x.d[1]->ops->kv_free(x.d[1], &kv);
 }
@@ -349,7 +364,6 @@ static void propose_again(struct draft *q, const real *features, const uint32_t 
 static void test_proposals(void **state)
 {
 	(void)state;
-	static real features[JOB_MAX * 3 * TOY_H], hidden[JOB_MAX * TOY_H], logits[JOB_MAX * TOY_V];
 	struct draft *q = NULL;
 	struct errtext e = {0};
 	int boundaries[N_BOUNDARIES], checked = 0, kinds = 0;
@@ -360,13 +374,13 @@ static void test_proposals(void **state)
 		struct trace_record *rec[MAX_RECORDS];
 		uint32_t text[JOB_MAX], want[ROUND_MAX_K];
 		int n = records_of(i, rec);
-		again(&x.jobs[i], features, hidden, logits, text);
+		again(&x.jobs[i], text);
 		for (int r = 0; r < n; r++)
 			for (int s = 0; s < rec[r]->S; s++) {
 				const struct trace_record *t = rec[r];
-				if (t->round_version[s] != 1 || t->round_flags[s])
+				if (t->round_version[s] != 1 || t->round_flags[s] || s % CAPTURE_EVERY)
 					continue;
-				propose_again(q, features, text, (int)t->positions[t->round_start[s]], t->round_len[s], want);
+				propose_again(q, text, (int)t->positions[t->round_start[s]], t->round_len[s], want);
 				/* of a tree only the first node is the chain's */
 				for (int a = 0; a < (t->draft_parent ? 1 : t->round_len[s]); a++) {
 					assert_int_equal(t->draft_ids[s * t->k + a], want[a]);
@@ -377,7 +391,7 @@ static void test_proposals(void **state)
 			}
 	}
 	print_message("%d proposals of %d kinds\n", checked, kinds);
-	assert_true(checked > 100 && kinds > 20);
+	assert_true(checked > 100 / CAPTURE_EVERY && kinds > 20 / CAPTURE_EVERY);
 	draft_eagle3.free(q);
 }
 
@@ -423,8 +437,23 @@ static void test_round_records(void **state)
 	}
 }
 
+static void no_device(void **state)
+{
+	(void)state;
+	skip();
+}
+
 int main(void)
 {
+	struct dev *d = NULL;
+	struct errtext e = {""};
+	int r = dev_new(&(struct dev_options){.kind = CAPTURE_ON, .threads = 1}, &d, &e);
+	if (r == -ENODEV || r == -ENOTSUP) {
+		const struct CMUnitTest none[] = {cmocka_unit_test(no_device)};
+		print_message("skip: %s\n", e.text);
+		return cmocka_run_group_tests(none, NULL, NULL);
+	}
+	dev_free(d);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_rounds), cmocka_unit_test(test_proposals), cmocka_unit_test(test_round_records)};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
