@@ -121,6 +121,11 @@ void act_release(struct act *a, act_answer *answer, void *arg)
 	act_verb(a, &(struct ro_event){.kind = RO_RELEASE}, answer, arg);
 }
 
+void act_follow(struct act *a, uint32_t version, const char *leader)
+{
+	act_event(a, &(struct ro_event){.kind = RO_FOLLOW, .version = version, .text = leader});
+}
+
 /* ---- carrying out ---- */
 
 void act_say(struct act *a, enum act_news kind, const char *text)

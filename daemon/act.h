@@ -52,13 +52,15 @@ void act_pin(struct act *a, uint32_t version, act_answer *answer, void *arg);
 void act_unpin(struct act *a, act_answer *answer, void *arg);
 void act_hold(struct act *a, const char *why, act_answer *answer, void *arg);
 void act_release(struct act *a, act_answer *answer, void *arg);
+/* The fleet's leader (its name, for people) is at this version; said again until we are. */
+void act_follow(struct act *a, uint32_t version, const char *leader);
 /* What the watcher says, once a second: the level of drift, and a sentence when something changed ("" = no).
  * Tells the learner, and when a fall begins asks it whether the engine does what the weights say (act_drift.c). */
 void act_drift(struct act *a, int level, const char *text);
 int act_drift_level(const struct act *a);
 const char *act_decay(const struct act *a); /* the alarm that stands, "" = none: what was found */
-/* -EBUSY: another submission is being verified. Otherwise answers once: version, or 0 with e. */
-int MUSTCHECK act_submit(struct act *a, const char *path, void (*answer)(void *arg, uint32_t version, const char *error),
+/* number 0: the next one. -EBUSY: another submission is being verified. Otherwise answers once: version, or 0 with e. */
+int MUSTCHECK act_submit(struct act *a, const char *path, uint32_t number, void (*answer)(void *arg, uint32_t version, const char *error),
 			 void *arg);
 
 const struct rollout *act_rollout(const struct act *a);

@@ -63,7 +63,7 @@ static void *act_submit_verify(void *arg)
 	return NULL;
 }
 
-int act_submit(struct act *a, const char *path, void (*answer)(void *arg, uint32_t version, const char *error), void *arg)
+int act_submit(struct act *a, const char *path, uint32_t number, void (*answer)(void *arg, uint32_t version, const char *error), void *arg)
 {
 	struct act_submission *s = &a->sub;
 
@@ -71,7 +71,7 @@ int act_submit(struct act *a, const char *path, void (*answer)(void *arg, uint32
 		return -EBUSY;
 	if (strlen(path) >= sizeof s->path)
 		return -ENAMETOOLONG;
-	*s = (struct act_submission){.running = true, .number = a->r.s.next_number, .answer = answer, .arg = arg};
+	*s = (struct act_submission){.running = true, .number = number ? number : a->r.s.next_number, .answer = answer, .arg = arg};
 	memcpy(s->path, path, strlen(path) + 1);
 	memcpy(s->expect_fp, a->target_fp, sizeof s->expect_fp);
 	if (pthread_create(&s->thread, NULL, act_submit_verify, a) != 0) {

@@ -9,6 +9,7 @@
 #include "daemon/admin_inside.h"
 #include "daemon/base/clock.h"
 #include "daemon/explain.h"
+#include "daemon/fleet.h"
 #include "daemon/report.h"
 #include "schemas/idl.h"
 
@@ -56,7 +57,11 @@ static void admin_status(void *ctx, struct rpc_call *call, json_t *params)
 	struct admin *a = ctx;
 
 	(void)params;
-	rpc_reply(call, report_status(a->o.act, a->o.watch, a->o.audit, a->start_us));
+	json_t *j = report_status(a->o.act, a->o.watch, a->o.audit, a->start_us);
+
+	if (j)
+		(void)json_object_set_new(j, "fleet", fleet_status(a->o.fleet));
+	rpc_reply(call, j);
 }
 
 static void admin_versions(void *ctx, struct rpc_call *call, json_t *params)

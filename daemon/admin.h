@@ -7,6 +7,7 @@
 struct act;
 struct admin;
 struct audit;
+struct fleet;
 struct loop;
 struct news;
 struct watch;
@@ -18,6 +19,7 @@ struct admin_options { /* all borrowed, and outlive it */
 	struct watch *watch; /* may be NULL: no accept length, no drift */
 	struct audit *audit;
 	struct news *news;
+	struct fleet *fleet; /* NULL: alone */
 	/* Topics(create): what the broker has of what we need; blocks, any thread. NULL: no broker. */
 	json_t *(*topics)(void *arg, bool create, struct errtext *e);
 	void *topics_arg;

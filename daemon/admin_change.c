@@ -8,6 +8,7 @@
 #include "daemon/admin_inside.h"
 #include "daemon/audit.h"
 #include "daemon/base/log.h"
+#include "daemon/fleet.h"
 #include "daemon/news.h"
 #include "daemon/report.h"
 
@@ -146,11 +147,15 @@ void admin_submit(void *ctx, struct rpc_call *call, json_t *params)
 		admin_bad(call, "path: a folder in the store's incoming");
 		return;
 	}
+	if (fleet_follows(a->o.fleet)) {
+		rpc_error(call, "io.redraft.BadVersion", "this redraftd follows a fleet (fleet.role): candidates are handed in at its leader");
+		return;
+	}
 	q = admin_begin(a, call, "Submit", params);
 	if (!q)
 		return;
 	snprintf(q->detail, sizeof q->detail, "%.80s", path);
-	r = act_submit(a->o.act, path, admin_submitted, q);
+	r = act_submit(a->o.act, path, 0, admin_submitted, q);
 	if (r == -EBUSY)
 		admin_end(q, NULL, "io.redraft.Busy", "another submission is being verified; try again");
 	else if (r < 0)

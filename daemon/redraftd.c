@@ -18,6 +18,7 @@
 #include "daemon/base/notify.h"
 #include "daemon/base/reload.h"
 #include "daemon/base/service.h"
+#include "daemon/fleet.h"
 #include "daemon/news.h"
 #include "daemon/report.h"
 #include "daemon/policy.h"
@@ -28,7 +29,8 @@
 
 struct redraftd_conf {
 	char *store, *run_dir, *serve_socket, *learn_socket, *brokers, *watch_topic, *watch_conf, *listen_metrics, *web_host, *web_token_file;
-	char *traces, *audit_dir, *audit_topic;
+	char *traces, *audit_dir, *audit_topic, *fleet_topic, *fleet_versions;
+	int fleet_role;
 	int64_t audit_mb, audit_keep, partitions, replication;
 	double traces_h, rounds_h;
 	double drift_ignore, drift_alarm;
@@ -54,6 +56,10 @@ static const struct conf_entry redraftd_entries[] = {
 	{"topics.replication", CONF_INT, F(replication), "0", 0, 32, NULL, false, "", "Copies of a topic that is made; 0: as many as the broker makes by itself."},
 	{"topics.traces_h", CONF_REAL, F(traces_h), "24", 0.1, 87600, NULL, false, "h", "Retention that the trace topic should have at least; users' text is in it."},
 	{"topics.rounds_h", CONF_REAL, F(rounds_h), "168", 0.1, 87600, NULL, false, "h", "Retention that the topic of round records should have at least."},
+	{"fleet.role", CONF_ENUM, F(fleet_role), "alone", 0, 0, "alone|leader|follower", false, "",
+	 "Several servers, one learner: the daemon that has the learner is the leader, those of the other servers follow it."},
+	{"fleet.topic", CONF_STRING, F(fleet_topic), "redraft.events", 0, 0, NULL, false, "", "Topic in which a fleet's leader says what is live (compacted, one partition)."},
+	{"fleet.versions", CONF_STRING, F(fleet_versions), "", 0, 0, NULL, false, "", "Follower: the folder versions/ of the leader's store as it is seen here, mounted or copied."},
 	{"audit.dir", CONF_STRING, F(audit_dir), "", 0, 0, NULL, false, "", "Folder of the audit log; empty: audit in the store."},
 	{"audit.max_mb", CONF_INT, F(audit_mb), "8", 1, 1024, NULL, false, "MiB", "Size past which the audit log goes on in a new file."},
 	{"audit.keep", CONF_INT, F(audit_keep), "16", 1, 64, NULL, false, "", "Older files of the audit log that are kept."},
@@ -119,6 +125,7 @@ struct redraftd {
 	struct news *news;
 	struct audit *audit;
 	struct watch_audit *audit_topic;
+	struct fleet *fleet;
 	struct service *service;
 	struct reload reload;
 	struct loop_timer *second;
@@ -145,7 +152,7 @@ static int redraftd_options(const struct redraftd_conf *c, struct act_options *r
 			 .min_gain = c->min_gain},
 		.rules = {.interval_us = redraftd_us(c->interval_s), .max_wait_us = redraftd_us(wait_s),
 			  .retry_us = redraftd_us(c->retry_s), .rejects_to_rebase = (int)c->rejects,
-			  .max_age_us = redraftd_us(c->max_age_s), .step_us = redraftd_us(c->step_s)},
+			  .max_age_us = redraftd_us(c->max_age_s), .follows = c->fleet_role == FLEET_FOLLOWER, .step_us = redraftd_us(c->step_s)},
 		.canary = {.alpha = c->canary_alpha, .drop = c->canary_drop, .tail = c->canary_tail, .lost = c->canary_lost,
 			   .requests = c->canary_requests},
 		.limits = {.keep = (int)c->keep, .max_age_s = (int64_t)c->store_max_age_s},
@@ -198,8 +205,10 @@ static void redraftd_second(void *arg)
 	act_collapse(d->act, d->watch);
 	act_probe(d->act);
 	redraftd_clock(d);
+	fleet_tick(d->fleet);
+	metric_set(metrics_gauge(d->metrics, "redraft_fleet_behind", NULL, "1 while a follower is not where the leader of its fleet is."), fleet_behind(d->fleet));
 	watch_audit_tick(d->audit_topic);
-	while (watch_said(d->watch, text, sizeof text) || watch_audit_said(d->audit_topic, text, sizeof text)) {
+	while (watch_said(d->watch, text, sizeof text) || watch_audit_said(d->audit_topic, text, sizeof text) || fleet_said(d->fleet, text, sizeof text)) {
 		log_warn("%s", text);
 		news_say(d->news, "kafka", act_rollout(d->act)->s.live, "%s", text);
 	}
@@ -236,7 +245,7 @@ static json_t *redraftd_topics(void *arg, bool create, struct errtext *e)
 	const struct redraftd_conf *c = &((struct redraftd *)arg)->conf;
 
 	return topics_check(&(struct topics_options){.brokers = c->brokers, .conf = c->watch_conf, .traces = c->traces, .rounds = c->watch_topic,
-						     .audit = c->audit_topic, .partitions = (int)c->partitions, .replication = (int)c->replication,
+						     .audit = c->audit_topic, .events = c->fleet_role == FLEET_ALONE ? "" : c->fleet_topic, .partitions = (int)c->partitions, .replication = (int)c->replication,
 						     .traces_h = c->traces_h, .rounds_h = c->rounds_h}, create, e);
 }
 
@@ -271,7 +280,7 @@ static int redraftd_doors(struct redraftd *d, struct errtext *e)
 
 	if (!r)
 		r = admin_new(&(struct admin_options){.loop = d->loop, .run_dir = c->run_dir, .learn_socket = c->learn_socket, .act = d->act,
-						      .watch = d->watch, .audit = d->audit, .news = d->news,
+						      .watch = d->watch, .audit = d->audit, .news = d->news, .fleet = d->fleet,
 						      .topics = c->brokers[0] ? redraftd_topics : NULL, .topics_arg = d,
 						      .config = redraftd_config, .config_arg = d}, &d->admin, e);
 	return r;
@@ -302,6 +311,9 @@ static int redraftd_start(struct redraftd *d, struct errtext *e)
 	if (!r)
 		r = watch_new(&wo, &d->watch, e);
 	if (!r)
+		r = fleet_new(&(struct fleet_options){.loop = d->loop, .act = d->act, .role = (enum fleet_role)d->conf.fleet_role, .brokers = d->conf.brokers,
+						      .topic = d->conf.fleet_topic, .conf = d->conf.watch_conf, .versions = d->conf.fleet_versions}, &d->fleet, e);
+	if (!r)
 		r = redraftd_doors(d, e);
 	if (!r)
 		r = loop_timer_new(d->loop, redraftd_second, d, &d->second);
@@ -327,6 +339,7 @@ static void redraftd_end(struct redraftd *d)
 	act_free(d->act);
 	admin_free(d->admin);
 	web_free(d->web);
+	fleet_free(d->fleet);
 	audit_free(d->audit);
 	watch_audit_free(d->audit_topic);
 	watch_free(d->watch);

@@ -77,7 +77,7 @@ static json_t *report_moving(const struct rollout *r)
 {
 	static const char *const phases[] = {[RO_IDLE] = "", [RO_LOADING] = "loading", [RO_ACTIVATING] = "activating", [RO_CANARYING] = "canary"};
 	static const char *const whys[] = {[RO_WHY_GATE] = "accepted", [RO_WHY_OPERATOR] = "promote", [RO_WHY_RESTORE] = "restore",
-					   [RO_WHY_BACK] = "rollback", [RO_WHY_CANARY] = "canary"};
+					   [RO_WHY_BACK] = "rollback", [RO_WHY_CANARY] = "canary", [RO_WHY_FLEET] = "fleet"};
 	bool moves = r->op.phase != RO_IDLE;
 	double s = moves ? (double)(clock_us() - r->op.since_us) / 1e6 : 0;
 

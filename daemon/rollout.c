@@ -264,7 +264,7 @@ static void ro_on_loaded(struct rollout *r, const struct ro_event *ev, struct ro
 		else if (r->op.why == RO_WHY_GATE && r->rules.n_steps)
 			ro_canary_begin(r, ev, a);
 		else
-			ro_activate(r, a, version, false, r->op.why != RO_WHY_RESTORE);
+			ro_activate(r, a, version, r->op.why == RO_WHY_FLEET && version < r->s.live, r->op.why != RO_WHY_RESTORE);
 		return;
 	}
 	ro_op_end(r);
@@ -306,9 +306,11 @@ static void ro_on_activated(struct rollout *r, const struct ro_event *ev, struct
 		ro_say(a, "the server is back at version %u (generation %llu)", version, (unsigned long long)ev->generation);
 		ro_do(a, RO_DO_SAVE, 0);
 	} else if (ev->result == RO_OK) {
+		if (r->op.why == RO_WHY_FLEET && version < r->s.live) /* nobody goes back for nothing */
+			ro_quarantine(r, a, r->s.live, "%s", "rolled back by the leader of the fleet");
 		ro_went_live(r, version, ev, a);
 		if (operator) {
-			r->s.hold = false; /* the operator has decided what runs */
+			r->s.hold = r->rules.follows; /* the operator has decided what runs */
 			ro_answer(a, RO_PROMOTE, NULL, "%s", "");
 		}
 	} else {
@@ -494,6 +496,7 @@ int rollout_apply(struct rollout *r, const struct ro_event *ev, struct ro_action
 	case RO_JUDGED: ro_on_judged(r, ev, a); break;
 	case RO_ALARM: ro_on_alarm(r, ev, a); break;
 	case RO_COLLAPSED: ro_on_collapsed(r, ev, a); break;
+	case RO_FOLLOW: ro_on_follow(r, ev, a); break;
 	case RO_TICK:
 	case RO_N_EVENTS: break;
 	}

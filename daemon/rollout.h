@@ -26,6 +26,7 @@ struct rollout_rules {
 	uint64_t max_age_us;   /* a gated version that waits for longer is superseded; 0: never */
 	int n_steps;           /* of the canary; 0: there is none, a gated version goes live at once */
 	uint32_t permille[RO_MAX_STEPS]; /* share of the conversations in each step, growing */
+	bool follows;          /* another daemon decides (fleet.h): what is said here holds this server where it is, until release */
 	uint64_t step_us;      /* a step with few requests and no harm seen has passed after this */
 };
 
@@ -36,6 +37,7 @@ enum ro_why {
 	RO_WHY_RESTORE,  /* the server is not where the state says */
 	RO_WHY_BACK,     /* Rollback */
 	RO_WHY_CANARY,   /* the server's canary is not what the state says */
+	RO_WHY_FLEET,    /* the leader of the fleet is there */
 };
 
 struct ro_op {
@@ -94,6 +96,7 @@ enum ro_event_kind {
 	RO_JUDGED,    /* version, permille: the canary by what was served; RO_OK step passed, RO_BAD harm, RO_LATER no harm yet, few requests; text */
 	RO_ALARM,     /* text: the engine or the target is not to be trusted: hold, and pause training, until RO_RELEASE */
 	RO_COLLAPSED, /* version, text: it is live and so bad that going back does not wait for anybody */
+	RO_FOLLOW,    /* version (0: no draft), text: the leader's name; nothing while something runs, is pinned or held */
 	RO_N_EVENTS
 };
 enum ro_result { RO_OK, RO_BAD, RO_MISMATCH, RO_LATER, RO_GENERATION, RO_NOBODY, RO_HUNG, RO_UNFIT };

@@ -25,9 +25,14 @@ int ro_on_submitted(struct rollout *r, const struct ro_event *ev, struct ro_acti
 		ro_mark(r, v[i].number, VS_REJECTED, "superseded by version %u before it was judged", ev->version);
 		ro_verdict(a, v[i].number, "superseded", "version %u came before a verdict", ev->version);
 	}
+	while (n && v[n - 1].number > ev->version) { /* a follower may be given an older one after a newer one */
+		v[n] = v[n - 1];
+		n--;
+	}
 	v[n] = (struct version_entry){.number = ev->version, .state = VS_CANDIDATE};
 	r->s.n_versions++;
-	r->s.next_number = ev->version + 1;
+	if (ev->version >= r->s.next_number)
+		r->s.next_number = ev->version + 1;
 	if (!r->s.base)
 		r->s.base = ev->version;
 	r->eval.running = false;

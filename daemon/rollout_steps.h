@@ -50,6 +50,7 @@ void ro_on_alarm(struct rollout *r, const struct ro_event *ev, struct ro_actions
 void ro_on_collapsed(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_promote(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_rollback(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+void ro_on_follow(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_pin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_unpin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_hold(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);

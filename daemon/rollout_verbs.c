@@ -91,6 +91,10 @@ static void ro_back_done(struct rollout *r, const struct ro_event *ev, bool reac
 		r->serve_up = false;
 		r->s.generation++;
 	}
+	if (r->rules.follows && !r->s.hold) {
+		r->s.hold = true;
+		ro_say(a, "this server follows its fleet no longer, until release; the others stay where they are");
+	}
 	if (left || r->op.cancelled)
 		ro_drop_pending(r, a, left ? "made from a version that was rolled back" : "cancelled by a rollback");
 	if (left)
@@ -158,6 +162,22 @@ void ro_adopt_override(struct rollout *r, const struct ro_event *ev, struct ro_a
 	ro_rebase(r, a, "an operator moved the server");
 	ro_say(a, "an operator moved the server to version %u; taken over, promotions held until release or promote", ev->version);
 	ro_do(a, RO_DO_SAVE, 0);
+}
+
+/* The leader's word, said again until we are there. A rollback by the leader moves running requests too. */
+void ro_on_follow(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	bool there = ev->version == r->s.live && r->serve_live == r->s.live;
+
+	if (there || r->op.phase != RO_IDLE || !r->serve_up || r->s.pin || r->s.hold || ev->now_us < r->retry_us || (ev->version && !rollout_find(r, ev->version)))
+		return;
+	ro_say(a, "the fleet's leader, %.60s, is at version %u; following from %u", ev->text ? ev->text : "?", ev->version, r->s.live);
+	if (ev->version) {
+		ro_load(r, a, RO_WHY_FLEET, ev->version);
+	} else {
+		r->op.why = RO_WHY_FLEET;
+		ro_activate(r, a, 0, true, true);
+	}
 }
 
 /* What runs for the gate or for a canary, and can be left where it is. */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include "daemon/watch_inside.h"
 
-enum { TOPICS_N = 3, TOPICS_MS = 10000, TOPICS_LEAST_BYTES = 1000000 };
+enum { TOPICS_N = 4, TOPICS_MS = 10000, TOPICS_LEAST_BYTES = 1000000 };
 
 struct wanted {
 	const char *name, *cleanup, *why; /* why: what goes wrong when it is not there */
@@ -21,7 +21,6 @@ struct topics {
 	const struct topics_options *o;
 	rd_kafka_t *rk;
 	struct wanted want[TOPICS_N];
-	int n;
 };
 
 static rd_kafka_event_t *ask(rd_kafka_queue_t *q, struct errtext *e)
@@ -143,7 +142,8 @@ static void compare(const struct wanted *w, const json_t *config, json_t *list)
 	double ms = setting(config, "retention.ms"), most = setting(config, "max.message.bytes"), segment = setting(config, "segment.bytes");
 
 	if (cleanup && strcmp(cleanup, w->cleanup) != 0)
-		problem(list, "cleanup.policy is %.40s, not %s: records would be merged by their key", cleanup, w->cleanup);
+		problem(list, "cleanup.policy is %.40s, not %s: %s", cleanup, w->cleanup,
+			w->cleanup[0] == 'd' ? "records would be merged by their key" : "what was said last would be forgotten after a while");
 	if (w->retention_h > 0 && ms >= 0 && ms < w->retention_h * 3600e3 * 0.999)
 		problem(list, "retention.ms keeps %.1f h, not %.1f: a reader that is away for longer loses records", ms / 3600e3, w->retention_h);
 	if (w->retention_h > 0 && ms < 0)
@@ -199,10 +199,10 @@ static json_t *look(struct topics *t, const struct wanted *w, bool create, bool 
 
 json_t *topics_check(const struct topics_options *o, bool create, struct errtext *e)
 {
-	struct topics t = {.o = o, .n = o->audit[0] ? TOPICS_N : TOPICS_N - 1,
-			   .want = {{o->traces, "delete", "nothing can be learned from", o->partitions, o->traces_h, true},
+	struct topics t = {.o = o, .want = {{o->traces, "delete", "nothing can be learned from", o->partitions, o->traces_h, true},
 				    {o->rounds, "delete", "accept length and drift are not watched", o->partitions, o->rounds_h, false},
-				    {o->audit, "delete", "the audit log has no second copy", 1, 0, false}}};
+				    {o->audit, "delete", "the audit log has no second copy", 1, 0, false},
+				    {o->events, "compact", "followers do not hear which version is live", 1, 0, false}}};
 	rd_kafka_conf_t *c = watch_settings(o->brokers, o->conf, e);
 	const struct rd_kafka_metadata *md = NULL;
 	json_t *list = NULL;
@@ -223,8 +223,9 @@ json_t *topics_check(const struct topics_options *o, bool create, struct errtext
 	} else {
 		rd_kafka_metadata_destroy(md);
 		list = json_array();
-		for (int i = 0; i < t.n; i++)
-			(void)json_array_append_new(list, look(&t, &t.want[i], create, &good));
+		for (int i = 0; i < TOPICS_N; i++)
+			if (t.want[i].name[0])
+				(void)json_array_append_new(list, look(&t, &t.want[i], create, &good));
 	}
 	rd_kafka_destroy(t.rk);
 	return list ? json_pack("{s:s, s:o, s:b}", "brokers", o->brokers, "topics", list, "good", (int)good) : NULL;

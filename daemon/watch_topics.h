@@ -6,7 +6,7 @@
 
 struct topics_options {
 	const char *brokers, *conf;           /* as watch.h's */
-	const char *traces, *rounds, *audit;  /* names; audit "" = none wanted */
+	const char *traces, *rounds, *audit, *events;  /* names; audit, events "" = none wanted */
 	int partitions, replication;          /* of what is made; replication 0: as the broker has it */
 	double traces_h, rounds_h;            /* retention */
 };

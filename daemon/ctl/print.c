@@ -64,7 +64,7 @@ static void print_records(FILE *out, const json_t *learn, const json_t *watch)
 void print_status(FILE *out, const json_t *params)
 {
 	const json_t *serve = json_object_get(params, "serve"), *learn = json_object_get(params, "learn");
-	const json_t *canary = json_object_get(params, "canary"), *moving = json_object_get(params, "moving");
+	const json_t *canary = json_object_get(params, "canary"), *moving = json_object_get(params, "moving"), *fleet = json_object_get(params, "fleet");
 	bool held = json_is_true(json_object_get(params, "hold"));
 
 	fputs("drafts   ", out);
@@ -78,6 +78,10 @@ void print_status(FILE *out, const json_t *params)
 	if (str(moving, "phase")[0] != '-')
 		fprintf(out, "moving   version %lld: %s for %.0f s (%s)\n", num(moving, "version"), str(moving, "phase"),
 			json_number_value(json_object_get(moving, "since_s")), str(moving, "why"));
+	if (str(fleet, "role")[0] != '-')
+		fprintf(out, "fleet    %s, epoch %lld, led by %s at version %lld%s%s%s\n", str(fleet, "role"), num(fleet, "epoch"), plain(str(fleet, "leader")), num(fleet, "live"),
+			json_is_true(json_object_get(fleet, "behind")) ? ", not there yet" : "", *str(fleet, "trouble") == '-' ? "" : "; ",
+			*str(fleet, "trouble") == '-' ? "" : plain(str(fleet, "trouble")));
 	if (num(canary, "version"))
 		fprintf(out, "canary   version %lld, %.4g %% of the conversations since %s: %s\n", num(canary, "version"),
 			(double)num(canary, "permille") / 10, str(canary, "since"), plain(str(canary, "seen")));

@@ -147,6 +147,8 @@ static const struct { const char *name; struct ro_event ev; bool op, eval; /* it
 	{"hold", {.kind = RO_HOLD}, 0, 0},
 	{"release", {.kind = RO_RELEASE}, 0, 0},
 	{"alarm", {.kind = RO_ALARM, TEXT}, 0, 0},
+	{"the fleet's leader is at 3", {.kind = RO_FOLLOW, .version = 3, .text = "host"}, 0, 0},
+	{"the fleet's leader is at 1", {.kind = RO_FOLLOW, .version = 1, .text = "host"}, 0, 0},
 };
 
 /* ---- in words ---- */
