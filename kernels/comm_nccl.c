@@ -226,6 +226,19 @@ static void relax(struct nccl *n, double waited)
 		nap(n, n->where == COMM_HOST ? 50 : 1);
 }
 
+/* NCCL failed here. Often that is because another rank did, whose sentence says more: it has half a second to come. */
+static int link_failed(struct nccl *n, const struct errtext *e)
+{
+	struct comm *c = &n->comm;
+	int left, r = 0;
+	for (int i = 0; i < 10 && !r; i++) {
+		if (i)
+			nap(n, 50);
+		r = move(n, &left);
+	}
+	return r ? r : give_up(c, -ECONNABORTED, "rank %d of %d: %.160s", c->rank, c->size, e->text);
+}
+
 /* 0: over; -EINPROGRESS; or the comm's failure. */
 static int look(struct nccl *n, double waited)
 {
@@ -235,7 +248,7 @@ static int look(struct nccl *n, double waited)
 	if (n->where == COMM_DEVICE) {
 		r = n->ops->done(n->link, &e);
 		if (r != -EINPROGRESS)
-			return r ? give_up(c, -ECONNABORTED, "rank %d of %d: %.160s", c->rank, c->size, e.text) : 0;
+			return r ? link_failed(n, &e) : 0;
 	}
 	if (n->where == COMM_HOST || waited > 2e-3)
 		r = move(n, &left);
@@ -296,7 +309,7 @@ static int nccl_post(struct comm *c, enum comm_memory where, const struct comm_o
 		if (!n->link)
 			return give_up(c, -EINVAL, "rank %d was not joined with the others' devices", c->rank);
 		if ((r = n->ops->post(n->link, out, n_out, in, n_in, &e)) < 0)
-			return give_up(c, -ECONNABORTED, "rank %d of %d: %.160s", c->rank, c->size, e.text);
+			return link_failed(n, &e);
 		n->where = COMM_DEVICE;
 		return 0;
 	}
@@ -355,14 +368,17 @@ static int nccl_device(struct comm *c, struct dev *d, struct errtext *e)
 		return errtext_set(e, r, "%s", c->error);
 	if (!r)
 		r = compare(c, &mine, &zero.about, e);
-	if (!r)
-		r = n->ops->join(d, &zero.id, c->rank, c->size, &n->link, e);
 	if (r) {
 		comm_abort(c, e->text);
 		return r;
 	}
-	n->where = COMM_DEVICE;
-	r = nccl_wait(c);
+	r = n->ops->join(d, &zero.id, c->rank, c->size, &n->link, e);
+	if (r)
+		r = link_failed(n, e);
+	else {
+		n->where = COMM_DEVICE;
+		r = nccl_wait(c);
+	}
 	return r ? errtext_set(e, r, "%s", c->error) : 0;
 }
 

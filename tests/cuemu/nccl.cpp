@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <fcntl.h>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -56,6 +58,17 @@ struct comm_state { /* outlives the comm while work on a stream knows it */
 	char said[160];
 	~comm_state() { munmap(w, sizeof *w); }
 };
+
+/* Groups that this process named and not all joined leave no file. */
+struct names {
+	std::mutex lock;
+	std::vector<std::string> all;
+	~names()
+	{
+		for (auto &path : all)
+			unlink(path.c_str());
+	}
+} named;
 
 thread_local int depth;
 thread_local struct ncclComm *grouped;
@@ -204,6 +217,8 @@ int ncclGetUniqueId(nccl_id *ret)
 	if (fd < 0 || ftruncate(fd, sizeof(world)))
 		return 2;
 	close(fd);
+	std::lock_guard<std::mutex> l(named.lock);
+	named.all.push_back(path);
 	return NCCL_OK;
 }
 
