@@ -128,7 +128,7 @@ $(CUDA_SO): $(call CUDA_OBJ,$(B)/cuda)
 	@mkdir -p $(@D)
 	$(CC) -shared -o $@ $^ -Wl,-z,defs -Wl,--exclude-libs,ALL -L$(CUDA_HOME)/lib64 -lcudart_static -lpthread -ldl -lrt -lm
 
-EMU      := $(if $(filter double gpu,$(V)),,$(addprefix $(B)/cuemu/,redraft-cuda.so libcublas.so.13 libcuda.so.1))
+EMU      := $(if $(filter double gpu,$(V)),,$(addprefix $(B)/cuemu/,redraft-cuda.so libcublas.so.13 libnccl.so.2 libcuda.so.1))
 EMUFLAGS := $(OPT.$(V)) -O3 -Wall -Wextra -Werror -I. -isystem tests/cuemu/include -MMD -MP -pthread -fPIC
 EMULINK   = $(CC) -shared $(LDFLAGS) -o $@ $(filter %.o %.so,$^) -Wl,-rpath,'$$ORIGIN' -Wl,-soname,$(@F) -lstdc++ -lm
 $(B)/cuemu/%.cu.o: kernels/cuda/%.cu
@@ -174,7 +174,7 @@ $(B)/tests/$(1)/%: $(B)/tests/unit/$(1)/%.o $$(call obj,$$(ROOMS.$(1)))
 endef
 $(foreach r,base schemas kernels serve learn daemon load cross,$(eval $(call room_tests,$(r))))
 ifeq ($(V),release) # it starts the real program
-$(B)/tests/learn/test_ranks: | $(B)/bin/redraft-learn $(MPI)
+$(B)/tests/learn/test_ranks: | $(B)/bin/redraft-learn $(MPI) $(EMU)
 endif
 $(filter $(B)/tests/kernels/% $(B)/tests/cross/%,$(UNIT_BIN)) $(B)/tests/learn/test_seqpar: | $(EMU)
 # Benches below the programs: build/release/bench/bench_<name>

@@ -6,7 +6,8 @@
  * the stream only when the caller asks how it stands, so that an event recorded too early shows.
  *
  * Faults: CUEMU_NCCL=what:rank:n. version:R:code (the rank counts only for processes that tell it, REDRAFT_LEARN_RANKS_RANK), init:R:0 (refused), error:R:n (the n-th group of
- * messages ends with an asynchronous error), hang:R:n (it never ends), die:R:n (the process is killed in the middle of it).
+ * messages ends with an asynchronous error), hang:R:n (it never ends), die:R:n (the process is killed in the middle of it). count:0:0 is
+ * none: at the end it says how many groups of messages there were.
  * Two processes with the same CUDA_VISIBLE_DEVICES share a device, which NCCL refuses.
  */
 #include <atomic>
@@ -277,6 +278,8 @@ int ncclCommGetAsyncError(ncclComm *c, int *ret)
 
 int ncclCommAbort(ncclComm *c)
 {
+	if (strcmp(fault().what, "count") == 0)
+		fprintf(stderr, "cuemu: %ld groups of messages\n", c->groups);
 	c->s->aborted = true;
 	unlink(c->path);
 	delete c;

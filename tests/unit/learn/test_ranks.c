@@ -1,13 +1,15 @@
-/* Ranks as processes over MPI: `redraft-learn train` under mpirun, the real program.
+/* Ranks as processes, `redraft-learn train`, the real program: over MPI, started by mpirun, and over NCCL, which find each other.
  *
  * A group trains what one process trains (the loss it reports, to rounding), for several grids; two runs of a group write
  * the same file; and when a rank is killed (SIGKILL) in the middle, the others end within seconds with a sentence, leave
  * nothing half-written, and the same command goes on to the very file that an unbroken run writes.
- * Skipped where mpirun or redraft-mpi.so is missing, and in builds where Open MPI itself would be what is tested.
+ * MPI is skipped where mpirun or redraft-mpi.so is missing, and both in builds where Open MPI itself would be what is tested. For NCCL
+ * devices and library are tests/cuemu's, so a run is two steps.
  */
 #include <dirent.h>
 #include <math.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -252,8 +254,172 @@ static void test_killed(void **state)
 	assert_same_file(w, "k0", "whole");
 }
 
-int main(void)
+/* ---- over NCCL ---- */
+
+enum { GPUS = 3 };
+static const char *gpus = "0,1,2"; /* which ranks may see */
+static char fault[32] = "count:0:0"; /* that the stand-in for NCCL plays */
+static const char small[] = "--device_math strict --threads 1 --nice 0 --train.ttt_steps 2 --train.draft_vocab 80 --train.max_rows 32 --heldout.share 0.1 --heldout.domain_max 1 --eval.k 1";
+
+/* Rank r of n that train into dir/name, `more` with it; n 1: alone on such a device. Its output is dir/name.r.log. */
+static pid_t start_rank(const struct world *w, const char *name, int r, int n, const char *more)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_grids, setup, teardown), cmocka_unit_test_setup_teardown(test_killed, setup, teardown)};
+	char cmd[2048];
+	(void)snprintf(cmd, sizeof cmd,
+		       "exec env LD_LIBRARY_PATH=build/release/cuemu CUEMU_NCCL=%s CUDA_VISIBLE_DEVICES=%s build/release/bin/redraft-learn train --from_pool %s --store %s --out %s/%s --device cuda %s "
+		       "--ranks.count %d --ranks.rank %d --ranks.meet %s/meet --ranks.timeout_s 100 %s >%s/%s.%d.log 2>&1",
+		       fault, gpus, w->pool, w->store, w->dir, name, small, n, r, w->dir, more, w->dir, name, r);
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		execl("/bin/sh", "sh", "-c", cmd, (char *)NULL);
+		_exit(127);
+	}
+	return pid;
+}
+
+static int end_of(pid_t pid)
+{
+	int status = 0;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+static void show_rank(const struct world *w, const char *name, int r)
+{
+	char log[64];
+	(void)snprintf(log, sizeof log, "%.40s.%d", name, r);
+	show_log(w, log);
+}
+
+static void assert_says(const struct world *w, const char *name, int r, const char *sentence)
+{
+	char cmd[1024];
+	(void)snprintf(cmd, sizeof cmd, "grep -q '%s' %s/%s.%d.log", sentence, w->dir, name, r);
+	if (system(cmd)) {
+		show_rank(w, name, r);
+		fail_msg("rank %d does not say: %s", r, sentence);
+	}
+}
+
+static void together(const struct world *w, const char *name, int n, const char *more)
+{
+	pid_t pid[GPUS];
+	for (int r = n - 1; r >= 0; r--)
+		pid[r] = start_rank(w, name, r, n, more);
+	for (int r = 0; r < n; r++) {
+		int code = end_of(pid[r]);
+		if (code) {
+			show_rank(w, name, r);
+			fail_msg("rank %d of %s ended with %d", r, name, code);
+		}
+	}
+}
+
+static bool can_run_nccl(void)
+{
+	if (strcmp(BUILD, "release") == 0 && access("build/release/cuemu/libnccl.so.2", R_OK) == 0 && access("build/release/bin/redraft-learn", X_OK) == 0)
+		return true;
+	print_message("skipped: needs the release build\n");
+	return false;
+}
+
+static void test_nccl(void **state)
+{
+	struct world *w = *state;
+	if (!can_run_nccl())
+		skip();
+	together(w, "one", 1, "--tokens 60");
+	together(w, "ring", GPUS, "--tokens 60");
+	double want = loss_of(w, "one"), got = loss_of(w, "ring");
+	print_message("%d ranks over NCCL: loss %.9f, one rank %.9f\n", GPUS, got, want);
+	assert_true(fabs(got - want) <= 1e-4 * want);
+}
+
+/* How often that rank of a whole run sent or received. */
+static long messages_of(const struct world *w, const char *name, int r)
+{
+	char path[400], line[512];
+	long n = 0;
+	(void)snprintf(path, sizeof path, "%s/%s.%d.log", w->dir, name, r);
+	FILE *f = fopen(path, "r");
+	assert_non_null(f);
+	while (!n && fgets(line, sizeof line, f))
+		(void)sscanf(line, "cuemu: %ld groups", &n);
+	(void)fclose(f);
+	return n;
+}
+
+/* In the middle of a message, two thirds through the run. */
+static void test_nccl_killed(void **state)
+{
+	static const char more[] = "--ranks.ulysses 2 --tokens 120 --eval.tokens 30 --resume on";
+	struct world *w = *state;
+	pid_t pid[2];
+	if (!can_run_nccl())
+		skip();
+	together(w, "whole", 2, more);
+	long n = messages_of(w, "whole", 1);
+	assert_true(n > 6);
+	(void)snprintf(fault, sizeof fault, "die:1:%ld", 2 * n / 3);
+	for (int r = 0; r < 2; r++)
+		pid[r] = start_rank(w, "k", r, 2, more);
+	(void)snprintf(fault, sizeof fault, "count:0:0");
+	assert_int_equal(end_of(pid[1]), 256 + SIGKILL);
+	assert_int_equal(end_of(pid[0]), 1);
+	assert_says(w, "k", 0, "rank 1 of 2 is gone: its process ended; the same command goes on from the last evaluation");
+	together(w, "k", 2, more);
+	assert_says(w, "k", 0, "going on from step");
+	assert_same_file(w, "k", "whole");
+}
+
+/* Ranks that cannot begin: each says why, and none waits for the others. */
+static void test_nccl_refused(void **state)
+{
+	struct world *w = *state;
+	pid_t pid[GPUS];
+	if (!can_run_nccl())
+		skip();
+	gpus = "5,7";
+	for (int r = 0; r < GPUS; r++)
+		pid[r] = start_rank(w, "few", r, GPUS, "");
+	gpus = "5";
+	for (int r = 0; r < GPUS; r++)
+		assert_int_not_equal(end_of(pid[r]), 0);
+	assert_says(w, "few", 2, "redraft-learn train: 3 ranks on this machine, and CUDA_VISIBLE_DEVICES names 2 GPUs: each rank needs one");
+	for (int r = 0; r < 2; r++)
+		assert_says(w, "few", r, "redraft-learn train: rank 2 of 3 gave up: 3 ranks on this machine");
+	for (int r = 0; r < 2; r++)
+		pid[r] = start_rank(w, "same", r, 2, "");
+	gpus = "0,1,2";
+	for (int r = 0; r < 2; r++) {
+		assert_int_equal(end_of(pid[r]), 1);
+		assert_says(w, "same", r, "Duplicate GPU detected");
+	}
+	pid[0] = start_rank(w, "grid", 0, 2, "--ranks.ulysses 3");
+	pid[1] = start_rank(w, "grid", 1, 2, "--ranks.ulysses 3");
+	assert_int_equal(end_of(pid[0]), 2);
+	assert_int_equal(end_of(pid[1]), 0); /* was told to go home */
+	assert_says(w, "grid", 0, "must divide the 2 ranks");
+	pid[0] = start_rank(w, "cpu", 0, 2, "--device cpu");
+	pid[1] = start_rank(w, "cpu", 1, 2, "");
+	assert_int_not_equal(end_of(pid[0]), 0);
+	assert_int_not_equal(end_of(pid[1]), 0);
+	assert_says(w, "cpu", 0, "device = cpu with ranks.count 2");
+	assert_says(w, "cpu", 1, "rank 0 of 2 gave up: device = cpu with ranks.count 2");
+	pid[0] = start_rank(w, "place", 0, 2, "--ranks.meet 192.0.2.1:99");
+	assert_int_equal(end_of(pid[0]), 2);
+	assert_says(w, "place", 0, "set ranks.secret_file");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_nccl, setup, teardown), cmocka_unit_test_setup_teardown(test_nccl_killed, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_nccl_refused, setup, teardown), cmocka_unit_test_setup_teardown(test_grids, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
+	};
+	cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
