@@ -180,7 +180,7 @@ $(filter $(B)/tests/kernels/% $(B)/tests/cross/%,$(UNIT_BIN)) $(B)/tests/learn/t
 # Benches below the programs: build/release/bench/bench_<name>
 $(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS) $(BASE))
 $(B)/bench/bench_gpu: $(B)/tests/bench/bench_gpu.o $(call obj,$(KERNELS) $(BASE))
-$(B)/bench/bench_gpu: LDFLAGS += -Wl,-rpath,'$$ORIGIN/../lib/redraft'
+$(B)/bench/bench_gpu $(B)/bench/bench_ranks: LDFLAGS += -Wl,-rpath,'$$ORIGIN/../lib/redraft'
 $(B)/bench/bench_tap: $(B)/tests/bench/bench_tap.o $(call obj,$(ROOMS.serve))
 $(B)/bench/bench_payload: $(B)/tests/bench/bench_payload.o $(call obj,$(SCHEMAS) $(BASE))
 $(B)/bench/bench_decode $(B)/bench/bench_ttt: $(B)/bench/bench_%: $(B)/tests/bench/bench_%.o $(call obj,$(ROOMS.cross))
