@@ -16,7 +16,7 @@
 #   make check-gpu  the kernels', trainer's and engine's tests on a real GPU; says why not where there is none
 #   make bench-gpu  decode, training, capture and switch rates of a real GPU against its limits
 #   make bench-adapt  a stream of changing domains: what is followed, what is kept (hours; QUICK=1 minutes)
-#   make sims       how well the daemon judges, in simulation: drift, gate, canary (daemon/README.md has the figures)
+#   make sims       how well the daemon judges, in simulation: gate, canary, drift (RUNS=40 WEEKS=2 SEED=1; the README's are 200, 400 and 20)
 #   make faults     a server with faults that can be switched on (serve/fault.h): build/release/faults/bin/redraft-serve
 #   make V=asan     the same under AddressSanitizer and UBSan, into build/asan
 #   make help       this list
@@ -189,6 +189,11 @@ $(B)/bench/bench_ranks: $(B)/tests/bench/bench_ranks.o $(call obj,$(ROOMS.learn)
 SIMS := drift_sim gate_sim canary_sim
 $(SIMS:%=$(B)/bench/%): $(B)/bench/%: $(B)/tests/bench/%.o $(call obj,$(ROOMS.daemon))
 sims: $(SIMS:%=$(B)/bench/%)
+	$(B)/bench/gate_sim $(or $(RUNS),40) $(or $(SEED),1)
+	@echo
+	$(B)/bench/canary_sim $(or $(RUNS),40) $(or $(SEED),1)
+	@echo
+	$(B)/bench/drift_sim $(or $(WEEKS),2) $(or $(SEED),1)
 # The load generator: build/release/bench/load
 $(B)/bench/load: $(call obj,tests/bench/load/load.c $(ROOMS.load))
 $(B)/bench/%:

@@ -106,6 +106,9 @@ static void act_evaluated(void *arg, int r, json_t *params, const char *error)
 	} else if (strstr(error, "BadVersion")) { /* it cannot even be read there */
 		ev.result = RO_BAD;
 		snprintf(v.reason, sizeof v.reason, "%.150s", error);
+	} else if (strstr(error, "NotReplayable")) { /* a kind of draft that no replay can judge: the canary does */
+		ev.result = RO_UNFIT;
+		snprintf(v.reason, sizeof v.reason, "%.150s", error);
 	} else { /* Busy, NotEnough: later */
 		ev.result = RO_LATER;
 		snprintf(v.reason, sizeof v.reason, "%.150s", error);

@@ -39,14 +39,16 @@ static void asked_error(const struct admin_asked *x, const char *name, const cha
 static void asked_answered(void *arg, int r, json_t *params, const char *error)
 {
 	struct admin_asked *x = arg;
-	const char *colon = r > 0 ? strchr(error, ':') : NULL;
+	const char *colon = r > 0 ? strchr(error, ':') : NULL, *dot;
 	char name[96], text[300];
 
 	if (r < 0) {
 		snprintf(text, sizeof text, "the learner does not answer: %.200s", error);
 		asked_error(x, "io.redraft.LearnerAbsent", text);
 	} else if (r > 0) {
-		snprintf(name, sizeof name, "%.*s", colon ? (int)(colon - error) : 0, error);
+		for (dot = colon; dot && dot > error && dot[-1] != '.';) /* the learner's error is one of ours too */
+			dot--;
+		snprintf(name, sizeof name, "%s%.*s", colon ? "io.redraft." : "", colon ? (int)(colon - dot) : 0, colon ? dot : "");
 		snprintf(text, sizeof text, "%.280s", colon ? colon + 1 + strspn(colon + 1, " ") : error);
 		asked_error(x, name[0] ? name : "io.redraft.Failed", text);
 	} else if (x->change) {

@@ -3,7 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 
-const struct canary_rules canary_defaults = {.alpha = 0.01, .drop = 0.02, .tail = 0.10, .lost = 0.05, .requests = 250};
+const struct canary_rules canary_defaults = {.alpha = CANARY_ALPHA, .drop = CANARY_DROP, .tail = CANARY_TAIL, .lost = CANARY_LOST,
+					      .requests = CANARY_REQUESTS};
 static const double ttft_edge_ms[CANARY_TTFT_EDGES] = {10, 20, 50, 100, 200, 350, 500, 750, 1000, 2000, 5000, 10000};
 enum { COMPARISONS = 1 + ROUND_TPOT_EDGES + CANARY_TTFT_EDGES /* besides the yield */, TIGHTEST = 300 };
 

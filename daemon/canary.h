@@ -27,12 +27,19 @@
 
 enum { CANARY_TTFT_EDGES = 12, CANARY_TEXT = 160, CANARY_LEAST = 30 };
 
+/* The defaults: of redraftd's table, and of what is simulated. */
+#define CANARY_ALPHA 0.01
+#define CANARY_DROP 0.02
+#define CANARY_TAIL 0.1
+#define CANARY_LOST 0.05
+#define CANARY_REQUESTS 250
+
 struct canary_rules {
-	double alpha;     /* 0.01: how often a version that does no harm is taken back */
-	double drop;      /* 0.02: share of live's yield that may be lost */
-	double tail;      /* 0.10: share of tokens, or of requests, that may move beyond an edge */
-	double lost;      /* 0.05: share of requests that may lose their draft, beyond live's */
-	int64_t requests; /* 250: of the canary since its start, for CANARY_ENOUGH */
+	double alpha;     /* how often a version that does no harm is taken back */
+	double drop;      /* share of live's yield that may be lost */
+	double tail;      /* share of tokens, or of requests, that may move beyond an edge */
+	double lost;      /* share of requests that may lose their draft, beyond live's */
+	int64_t requests; /* of the canary since its start, for CANARY_ENOUGH */
 };
 extern const struct canary_rules canary_defaults;
 

@@ -15,7 +15,7 @@
 #include <string.h>
 #include "schemas/round.h"
 
-const struct drift_rules drift_defaults = {.ignore = 0.25, .alarm = 30, .warm = 200};
+const struct drift_rules drift_defaults = {.ignore = DRIFT_IGNORE, .alarm = DRIFT_ALARM, .warm = DRIFT_WARM};
 enum { FLAT_POSITIONS = 8, ROLLED_BACK = 16 /* records of a lower version in a row: it serves again */ };
 static const double spread_min = 0.02, outlier = 4; /* tokens; standard deviations that one request may count for */
 

@@ -23,6 +23,11 @@ struct drift;
 
 enum { DRIFT_STREAMS = 128, DRIFT_RECENT = 64, DRIFT_TEXT = 200 };
 
+/* The defaults: of redraftd's table, and of what is simulated. */
+#define DRIFT_IGNORE 0.25
+#define DRIFT_ALARM 30
+#define DRIFT_WARM 200
+
 struct drift_rules {
 	double ignore;  /* falls of the mean below this many standard deviations between requests are no drift */
 	double alarm;   /* summed evidence, in standard deviations, that is one */

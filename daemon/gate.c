@@ -19,6 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+const struct gate_rules gate_defaults = {.min_requests = GATE_MIN_REQUESTS, .alpha = GATE_ALPHA, .clip = GATE_CLIP, .margin = GATE_MARGIN,
+					.first_min_al = GATE_FIRST_MIN_AL, .min_gain = GATE_MIN_GAIN};
+
 static const double gate_stakes[] = {0.3, 0.6, 0.9};
 static const double gate_looks_worse = 0.05; /* of live's accept length */
 enum { GATE_N_STAKES = sizeof gate_stakes / sizeof *gate_stakes };

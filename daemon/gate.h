@@ -18,6 +18,14 @@
 
 enum { GATE_MAX_PAIRS = 4096, GATE_MAX_DOMAINS = 16, GATE_LENGTHS = 8, GATE_DOMAIN_MIN = 4 };
 
+/* The defaults: of redraftd's table, and of what is simulated. */
+#define GATE_MIN_REQUESTS 8
+#define GATE_ALPHA 0.01
+#define GATE_CLIP 0.5
+#define GATE_MARGIN 0
+#define GATE_FIRST_MIN_AL 1.2
+#define GATE_MIN_GAIN 0
+
 struct gate_rules {
 	int64_t min_requests; /* fewer: undecided */
 	double alpha;         /* wrong acceptances (and, apart from that, wrong rejections) at most this often */
@@ -26,6 +34,8 @@ struct gate_rules {
 	double first_min_al;  /* nothing live: accepted from this accept length on */
 	double min_gain;      /* accept length; a candidate that gains less is not worth a switch */
 };
+
+extern const struct gate_rules gate_defaults;
 
 struct gate_pair {
 	char domain[32];

@@ -29,6 +29,9 @@ struct conf_entry {
 	const char *help;     /* one sentence */
 };
 
+#define CONF_TEXT(number) CONF_TEXT_(number) /* a number that a header defines, as a default */
+#define CONF_TEXT_(number) #number
+
 struct conf_program {
 	const char *name;     /* "redraft-serve" */
 	const char *summary;  /* one sentence for --help */

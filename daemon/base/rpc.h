@@ -40,7 +40,7 @@ int MUSTCHECK rpc_server_new(struct loop *l, const char *run_dir, const struct r
 struct rpc_server *rpc_server_free(struct rpc_server *s);
 
 void rpc_reply(struct rpc_call *call, json_t *params /* taken; NULL = {} */);
-/* error such as "io.redraft.Busy"; parameters = {"message": text} */
+/* error such as "io.redraft.Busy", which becomes the interface's own, io.redraft.Daemon.Busy; parameters = {"message": text} */
 void PRINTF(3, 4) rpc_error(struct rpc_call *call, const char *error, const char *fmt, ...);
 /* uid and pid of the peer, for the audit log */
 void rpc_peer(const struct rpc_call *call, unsigned *ret_uid, int *ret_pid);

@@ -1,4 +1,4 @@
-/* The answering end of the control sockets. Two doors on one table of methods:
+/* The answering end of the control sockets. Two doors (rpc_door.c) on one table of methods:
  * control.sock may do everything its file mode lets in, status.sock only reads.
  * A connection is a small state machine: collect bytes until a NUL, run the
  * method, hold further messages until it has answered. What a peer can make us
@@ -9,23 +9,17 @@
 #include <event2/event.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <fcntl.h>
 #include <unistd.h>
-#include "daemon/base/activate.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/loop.h"
-#include "daemon/base/rpc.h"
+#include "daemon/base/rpc_inside.h"
 #include "daemon/base/rpc_wire.h"
 
 enum {
-	RPC_MAX_CONNECTIONS = 64, /* a door */
 	RPC_MESSAGE_S = 10,
 	RPC_IDLE_S = 300,
-	RPC_ACCEPT_PAUSE_US = 100000,
 	RPC_STREAM_UNREAD = 512 << 10,
 };
 
@@ -51,25 +45,6 @@ struct rpc_call {
 	bool oneway, more;
 	unsigned uid;
 	int pid;
-};
-
-struct rpc_door {
-	struct rpc_server *server;
-	enum rpc_level level;
-	int fd, n_conns;
-	struct event *ev, *again; /* owned */
-	char path[108];
-};
-
-struct rpc_server {
-	struct loop *loop;
-	const struct rpc_method *methods;
-	const char *idl;
-	void *ctx;
-	char interface[128];
-	int lock_fd;
-	struct rpc_door doors[2];
-	struct rpc_conn *conns;
 };
 
 static void conn_pump(struct rpc_conn *c);
@@ -200,7 +175,8 @@ void rpc_reply(struct rpc_call *call, json_t *params)
 
 void rpc_error(struct rpc_call *call, const char *error, const char *fmt, ...)
 {
-	char text[512];
+	bool own = call->conn && !strncmp(error, "io.redraft.", 11) && !strchr(error + 11, '.');
+	char text[512], name[200];
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -209,7 +185,9 @@ void rpc_error(struct rpc_call *call, const char *error, const char *fmt, ...)
 	for (char *p = text; *p; p++) /* a cut or foreign byte would make the reply unprintable */
 		if ((unsigned char)*p >= 128 || (unsigned char)*p < 32)
 			*p = '?';
-	call_finish(call, rpc_error_message(error, "message", text));
+	/* Short of an interface, it is one that ours declares. */
+	snprintf(name, sizeof name, "%s%s%s", own ? call->conn->server->interface : error, own ? "." : "", own ? error + 11 : "");
+	call_finish(call, rpc_error_message(name, "message", text));
 }
 
 void rpc_peer(const struct rpc_call *call, unsigned *ret_uid, int *ret_pid)
@@ -413,7 +391,7 @@ static void conn_timeout(evutil_socket_t fd, short what, void *arg)
 	conn_free(arg);
 }
 
-static void conn_new(struct rpc_door *d, int fd)
+void rpc_conn_new(struct rpc_door *d, int fd)
 {
 	struct rpc_server *s = d->server;
 	struct event_base *base = loop_base(s->loop);
@@ -450,119 +428,6 @@ static void conn_new(struct rpc_door *d, int fd)
 	conn_arm(c);
 }
 
-static void door_again(evutil_socket_t fd, short what, void *arg)
-{
-	struct rpc_door *d = arg;
-
-	(void)fd;
-	(void)what;
-	(void)event_add(d->ev, NULL);
-}
-
-static void door_accept(evutil_socket_t fd, short what, void *arg)
-{
-	static const char full[] = "{\"error\":\"io.redraft.Busy\",\"parameters\":{\"message\":\"64 connections are open here\"}}";
-	struct rpc_door *d = arg;
-	int conn = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-
-	(void)what;
-	if (conn < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-		struct timeval pause = {.tv_usec = RPC_ACCEPT_PAUSE_US};
-
-		if (evtimer_add(d->again, &pause) == 0)
-			event_del(d->ev); /* whoever waits stays: the loop would spin on it */
-	}
-	if (conn < 0)
-		return;
-	if (d->n_conns < RPC_MAX_CONNECTIONS) {
-		conn_new(d, conn);
-		return;
-	}
-	(void)send(conn, full, sizeof full, MSG_NOSIGNAL | MSG_DONTWAIT); /* with its NUL */
-	close(conn);
-}
-
-/* A socket file left by a dead process is removed; one that answers is not ours. */
-static int door_clear(const char *path, const struct sockaddr_un *a, struct errtext *e)
-{
-	struct stat st;
-	int fd, r;
-
-	if (lstat(path, &st) < 0)
-		return errno == ENOENT ? 0 : errtext_set(e, -errno, "%s: %s", path, strerror(errno));
-	if (!S_ISSOCK(st.st_mode))
-		return errtext_set(e, -EEXIST, "%s exists and is not a socket; remove it", path);
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	r = connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 || errno == EAGAIN;
-	close(fd);
-	if (r)
-		return errtext_set(e, -EADDRINUSE, "%s: another process answers there; stop it first", path);
-	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
-}
-
-static int door_bind(struct rpc_door *d, const char *run_dir, const char *name, mode_t mode, struct errtext *e)
-{
-	struct sockaddr_un a;
-	char path[sizeof a.sun_path];
-	int r;
-
-	if (snprintf(path, sizeof path, "%s/%s", run_dir, name) >= (int)sizeof path)
-		return errtext_set(e, -ENAMETOOLONG, "run_dir %.80s...: a socket path has at most 107 bytes", run_dir);
-	r = rpc_address(path, &a);
-	if (!r)
-		r = door_clear(path, &a, e);
-	if (r < 0)
-		return r;
-	d->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (d->fd < 0)
-		return errtext_set(e, -errno, "socket: %s", strerror(errno));
-	if (bind(d->fd, (struct sockaddr *)&a, sizeof a) < 0)
-		return errtext_set(e, -errno, "%s: %s", path, strerror(errno));
-	snprintf(d->path, sizeof d->path, "%s", path);
-	if (chmod(path, mode) < 0 || listen(d->fd, RPC_MAX_CONNECTIONS) < 0) /* nobody connects before listen */
-		return errtext_set(e, -errno, "%s: %s", path, strerror(errno));
-	return 0;
-}
-
-/* Our own socket at run_dir/NAME.sock, unless the service manager passed one called NAME. */
-static int door_open(struct rpc_door *d, const char *run_dir, const char *name, mode_t mode, struct errtext *e)
-{
-	char file[32];
-	int r = activate_take(name, e);
-
-	if (r >= 0) {
-		d->fd = r;
-	} else if (r == -ENOENT) {
-		snprintf(file, sizeof file, "%s.sock", name);
-		r = door_bind(d, run_dir, file, mode, e);
-	}
-	if (r < 0)
-		return r;
-	d->ev = event_new(loop_base(d->server->loop), d->fd, EV_READ | EV_PERSIST, door_accept, d);
-	d->again = evtimer_new(loop_base(d->server->loop), door_again, d);
-	if (!d->ev || !d->again || event_add(d->ev, NULL) < 0)
-		return -ENOMEM;
-	return 0;
-}
-
-/* One process a folder: the lock closes the gap between bind and listen. */
-static int server_lock(struct rpc_server *s, const char *run_dir, struct errtext *e)
-{
-	char path[160];
-
-	if (snprintf(path, sizeof path, "%s/.lock", run_dir) >= (int)sizeof path)
-		return errtext_set(e, -ENAMETOOLONG, "run_dir %.80s...: a socket path has at most 107 bytes", run_dir);
-	s->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0640);
-	if (s->lock_fd < 0)
-		return errtext_set(e, -errno, "%s: %s", path, strerror(errno));
-	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0)
-		return errtext_set(e, errno == EWOULDBLOCK ? -EADDRINUSE : -errno,
-				   "%s: another process uses this run_dir; stop it first", run_dir);
-	return 0;
-}
-
 static void server_interface_name(struct rpc_server *s)
 {
 	const char *at = strstr(s->idl, "interface ");
@@ -593,11 +458,11 @@ int rpc_server_new(struct loop *l, const char *run_dir, const struct rpc_method 
 	if (r < 0)
 		errtext_set(e, r, "run_dir %.120s: %s", run_dir, strerror(-r));
 	if (!r)
-		r = server_lock(s, run_dir, e);
+		r = rpc_door_lock(s, run_dir, e);
 	if (!r)
-		r = door_open(&s->doors[0], run_dir, "control", 0660, e);
+		r = rpc_door_open(&s->doors[0], run_dir, "control", 0660, e);
 	if (!r)
-		r = door_open(&s->doors[1], run_dir, "status", 0666, e);
+		r = rpc_door_open(&s->doors[1], run_dir, "status", 0666, e);
 	if (r < 0) {
 		rpc_server_free(s);
 		return r;
@@ -612,16 +477,8 @@ struct rpc_server *rpc_server_free(struct rpc_server *s)
 		return NULL;
 	while (s->conns)
 		conn_free(s->conns);
-	for (int i = 0; i < 2; i++) {
-		if (s->doors[i].ev)
-			event_free(s->doors[i].ev);
-		if (s->doors[i].again)
-			event_free(s->doors[i].again);
-		if (s->doors[i].fd >= 0)
-			close(s->doors[i].fd);
-		if (s->doors[i].path[0])
-			(void)unlink(s->doors[i].path);
-	}
+	for (int i = 0; i < 2; i++)
+		rpc_door_close(&s->doors[i]);
 	if (s->lock_fd >= 0)
 		close(s->lock_fd);
 	free(s);

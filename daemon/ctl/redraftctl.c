@@ -305,7 +305,7 @@ static int ctl_plain(const struct ctl_verb *v, const struct ctl_conf *c, const c
 /* What redraftd says instead of an answer when it is stopping: as good as none. */
 static bool ctl_is_leaving(int r, const struct errtext *e)
 {
-	return r == RPC_E_REMOTE && !strncmp(e->text, "io.redraft.Busy", 15);
+	return r == RPC_E_REMOTE && !strncmp(e->text, "io.redraft.Daemon.Busy", 22);
 }
 
 static int ctl_rollback(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)

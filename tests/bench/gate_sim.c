@@ -3,7 +3,7 @@
  *   gate_sim [candidates] [seed] [power.svg]     (200 of each kind, seed 1)
  *
  * Four domains and four context lengths, alike in number. Both versions walk the same requests: where live accepts, a candidate mostly
- * does too (seven positions of ten are decided by the same chance). The gate (daemon/gate.c, default rules) looks at 32 requests and again each time there
+ * does too (seven positions of ten are decided by the same chance). The gate (daemon/gate.h, the defaults) looks at 32 requests and again each time there
  * are a fifth more, up to 1,600, which is 400 a domain; the first verdict counts. Sabotaged candidates are worse by 2 to 6 % overall, or
  * by 10 to 20 % in one domain or one length and up to 3 % better everywhere else. The power curve is the share accepted by the number of
  * requests, for a gain that is the same everywhere.
@@ -15,7 +15,6 @@
 #include "tests/bench/traffic.h"
 
 enum { MOST = 1600, N_GAINS = 9, CURVE = 100 };
-static const struct gate_rules rules = {.min_requests = 8, .alpha = 0.01, .clip = 0.5, .first_min_al = 1.2};
 static struct gate_pair pairs[MOST];
 
 /* What a candidate does to live's yield (accept length) in a domain and a length. */
@@ -68,7 +67,7 @@ static enum gate_outcome judge(const struct kind *k, int *ret_n)
 	for (int next = 32;; next = next * 6 / 5 < MOST ? next * 6 / 5 : MOST) {
 		for (; n < next; n++)
 			draw(&pairs[n], k, n);
-		gate_decide(&rules, pairs, n, 1, &v);
+		gate_decide(&gate_defaults, pairs, n, 1, &v);
 		if (v.outcome != GATE_UNDECIDED || n == MOST)
 			break;
 	}

@@ -217,7 +217,7 @@ static void calls_and_errors(void **state)
 	out = NULL;
 	assert_int_equal(rpc_call_sync(f->control, "io.redraft.Test.Fail", NULL, 5000, &out, &e), RPC_E_REMOTE);
 	assert_null(out);
-	assert_string_equal(e.text, "io.redraft.Busy: load of 3 runs");
+	assert_string_equal(e.text, "io.redraft.Test.Busy: load of 3 runs");
 	assert_int_equal(rpc_call_sync(f->control, "io.redraft.Test.Nope", NULL, 5000, &out, &e), RPC_E_REMOTE);
 	assert_string_equal(e.text, "org.varlink.service.MethodNotFound: io.redraft.Test.Nope");
 	assert_int_equal(rpc_call_sync(f->control, "com.example.X", NULL, 5000, &out, &e), RPC_E_REMOTE);
@@ -286,7 +286,7 @@ static void levels(void **state)
 
 	json_decref(call(f->status, "io.redraft.Test.Echo", NULL, 0));
 	assert_int_equal(rpc_call_sync(f->status, "io.redraft.Test.Note", NULL, 5000, &out, &e), RPC_E_REMOTE);
-	assert_memory_equal(e.text, "io.redraft.PermissionDenied", 27);
+	assert_memory_equal(e.text, "io.redraft.Test.PermissionDenied", 32);
 	assert_int_equal(atomic_load(&f->notes), 0);
 	assert_int_equal(stat(f->control, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0660);
@@ -598,7 +598,7 @@ static void async_calls(void **state)
 	assert_int_equal(rpc_call_async(l, f->control, "io.redraft.Test.Fail", NULL, 5000, got, &t), 0);
 	assert_int_equal(loop_run(l), 0);
 	assert_int_equal(t.r, RPC_E_REMOTE);
-	assert_string_equal(t.error, "io.redraft.Busy: load of 3 runs");
+	assert_string_equal(t.error, "io.redraft.Test.Busy: load of 3 runs");
 	assert_int_equal(rpc_call_async(l, "/tmp/redraft-no-such.sock", "a.B", NULL, 5000, got, &t), 0);
 	assert_int_equal(loop_run(l), 0);
 	assert_int_equal(t.r, -ENOENT);

@@ -152,7 +152,9 @@ static inline void must_fail(const char *method, json_t *params, const char *err
 	json_t *out;
 
 	assert_int_equal(ask(method, params, &out, &e), RPC_E_REMOTE);
-	if (strncmp(e.text, error, strlen(error)))
+	bool ours = !strncmp(error, "io.redraft.", 11); /* as it is said inside: the interface's own outside */
+	const char *said = ours && !strncmp(e.text, "io.redraft.Daemon.", 18) ? e.text + 18 : e.text;
+	if (strncmp(said, error + (ours ? 11 : 0), strlen(error) - (ours ? 11 : 0)))
 		fail_msg("%s: %s, expected %s", method, e.text, error);
 }
 

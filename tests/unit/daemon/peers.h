@@ -31,7 +31,7 @@ struct peers {
 	char verdicts[64][48]; /* "3 accepted" */
 	int n_verdicts, n_evaluations, n_pauses, n_resumes, n_canaries;
 	uint32_t rebased;
-	int pairs;      /* -1: NotEnough */
+	int pairs;      /* -1: NotEnough; -2: NotReplayable */
 	double gain, back_gain; /* of candidates; of an older version against live */
 };
 
@@ -184,6 +184,9 @@ static void peers_evaluate(void *ctx, struct rpc_call *call, json_t *params)
 	if (back && p->hold_back) {
 		json_decref(list);
 		p->back = call;
+	} else if (p->pairs == -2) {
+		json_decref(list);
+		rpc_error(call, "io.redraft.NotReplayable", "a draft of another kind");
 	} else if (p->pairs < 0) {
 		json_decref(list);
 		rpc_error(call, "io.redraft.NotEnough", "nothing is held out");

@@ -70,6 +70,12 @@ static void a_worse_candidate_is_rejected(void **state)
 	peers.pairs = 20;
 	pthread_mutex_unlock(&peers.lock);
 	WAIT_FOR(field("live") == 3);
+	pthread_mutex_lock(&peers.lock);
+	peers.pairs = -2; /* cannot be replayed, and there is no canary that could judge it instead */
+	pthread_mutex_unlock(&peers.lock);
+	submit("other", 0.7f, 3);
+	WAIT_FOR(state_is(4, "rejected"));
+	assert_int_equal(field("live"), 3);
 }
 
 static void wrong_weights_never_go_live(void **state)
@@ -257,7 +263,7 @@ static void status_socket_only_reads(void **state)
 	(void)state;
 	daemon_start();
 	assert_int_equal(rpc_call_sync(fixture_path("daemon/status.sock"), "io.redraft.Daemon.Rollback", NULL, 5000, &out, &e), RPC_E_REMOTE);
-	assert_memory_equal(e.text, "io.redraft.PermissionDenied", 27);
+	assert_memory_equal(e.text, "io.redraft.Daemon.PermissionDenied", 34);
 	assert_int_equal(rpc_call_sync(fixture_path("daemon/status.sock"), "io.redraft.Daemon.Status", NULL, 5000, &out, &e), 0);
 	json_decref(out);
 }
