@@ -13,6 +13,7 @@
 #include "daemon/act.h"
 #include "daemon/base/buf.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/fnv.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/metrics.h"
 #include "daemon/history.h"
@@ -121,14 +122,13 @@ static void web_health(struct web *w, struct evhttp_request *q)
 static json_t *web_versions(struct web *w)
 {
 	const struct store_state *s = &act_rollout(w->o.act)->s;
-	uint64_t mark = 14695981039346656037ull; /* FNV-1a over what a person sees change */
+	uint64_t mark = FNV1A; /* over what a person sees change */
 
 	for (int i = 0; i < s->n_versions; i++) {
 		char text[192];
 
 		snprintf(text, sizeof text, "%u %d %s", s->versions[i].number, (int)s->versions[i].state, s->versions[i].reason);
-		for (const char *c = text; *c || c == text; c++)
-			mark = (mark ^ (unsigned char)*c) * 1099511628211ull;
+		mark = fnv1a_text(mark, text);
 	}
 	if (!w->versions || mark != w->versions_mark) {
 		json_decref(w->versions);

@@ -374,6 +374,24 @@ static int open_parts(struct learner *l, struct errtext *e)
 	return r;
 }
 
+/* What of a device the bits of a sum depend on. */
+static void name_device(const struct dev *d, char ret[static 64])
+{
+	int model = (int)strcspn(d->about, ",");
+	if (d->kind == DEV_CPU)
+		(void)snprintf(ret, 64, "cpu %s", dev_isa_name(d->isa));
+	else
+		(void)snprintf(ret, 64, "%.*s, %s", model < 50 ? model : 50, d->about, strstr(d->about, ", strict") ? "strict" : "fast");
+	for (char *c = ret; *c; c++)
+		*c = *c < ' ' || *c > '~' || *c == '"' || *c == '\\' ? '?' : *c;
+}
+
+static int repeated_elsewhere(struct learner *l, const char *taken_on, struct errtext *e)
+{
+	l->n.inexact++;
+	return errtext_set(e, LEARNER_E_INEXACT, "%" PRId64 " steps of the journal were taken on %s and repeated on %s, which rounds otherwise", l->elsewhere, taken_on, l->device);
+}
+
 /* The options of this start, when they are not the journalled ones. */
 static int enter_config(struct learner *l, const struct learner_options *now, struct errtext *e)
 {
@@ -387,10 +405,13 @@ static int enter_config(struct learner *l, const struct learner_options *now, st
 int learner_open(const struct learner_options *o, struct dev *d, struct source *src, const struct frozen *fz, struct learner **ret, struct errtext *e)
 {
 	struct learner *l = calloc(1, sizeof *l);
+	struct learner_options now = *o;
 	int64_t at = 0;
 	if (!l)
 		return -ENOMEM;
-	l->o = *o;
+	name_device(d, l->device);
+	memcpy(now.device, l->device, sizeof now.device);
+	l->o = now;
 	l->d = d;
 	l->src = src;
 	l->fz = fz;
@@ -405,10 +426,12 @@ int learner_open(const struct learner_options *o, struct dev *d, struct source *
 		inexact = go_on_inexactly(l, at, e);
 		r = inexact < 0 ? inexact : 0;
 	}
+	if (!r && !inexact && l->elsewhere)
+		inexact = repeated_elsewhere(l, l->o.device, e);
 	for (int p = 0; p < l->n_parts && !r; p++)
 		l->at[p].verify = true;
 	if (!r && !o->follow)
-		r = enter_config(l, o, e);
+		r = enter_config(l, &now, e);
 	if (r) {
 		if (e && !*e->text)
 			(void)errtext_set(e, r, "state_dir %.150s: %s", o->state_dir, strerror(-r));

@@ -29,6 +29,8 @@ int learner_print_config(const struct learner_options *o, char *ret, size_t size
 			 o->draft_vocab, o->max_rows, o->max_epochs, o->queue_max, o->heldout_max, o->heldout_domain_max, o->prompt_rows,
 			 o->replay_share, o->pool_bytes, o->segment_bytes, o->history_rows, o->dedup, o->ema, o->anchor, o->max_scale, o->tenant_share,
 			 o->tenant_window, o->request_rows, o->spike, o->reject_weight, (int)t->loss, o->whole_teacher, o->pack_rows, (double)t->first);
+	if (n > 0 && (size_t)n < size && *o->device)
+		n += snprintf(ret + n - 1, size - (size_t)n, ",\"device\":\"%s\"}", o->device) - 1;
 	if (n > 0 && (size_t)n < size && t->ranks && t->ranks->size > 1) /* their sums have an order of their own */
 		n += snprintf(ret + n - 1, size - (size_t)n, ",\"ranks\":[%d,%d]}", t->ranks->size, t->ulysses > 1 ? t->ulysses : 1) - 1;
 	return n > 0 && (size_t)n < size ? 0 : -E2BIG;
@@ -38,6 +40,7 @@ static int parse_config(const char *text, struct learner_options *o)
 {
 	json_int_t seed, warmup, total, pool, segment;
 	double decay, lr, muon_lr, beta1, beta2, eps, clip, momentum, first = 1;
+	const char *device = "";
 	int optimizer, prompt_rows, dedup = 0, loss = LOSS_KL, whole_teacher = 0;
 	json_int_t window = 0, request_rows = 0;
 	struct train_options *t = &o->train;
@@ -47,14 +50,15 @@ static int parse_config(const char *text, struct learner_options *o)
 	o->ema = o->anchor = o->max_scale = o->spike = o->reject_weight = 0;
 	o->tenant_share = 1;
 	o->grid[0] = o->grid[1] = 1;
-	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i,s?[ii],s?i,s?F}", "seed", &seed,
+	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i,s?[ii],s?i,s?F,s?s}", "seed", &seed,
 			    "ttt_steps", &t->ttt_steps, "decay", &decay, "optimizer", &optimizer, "lr", &lr, "muon_lr", &muon_lr, "beta1", &beta1,
 			    "beta2", &beta2, "eps", &eps, "clip", &clip, "muon_momentum", &momentum, "muon_iters", &t->muon_iters, "warmup", &warmup, "total", &total,
 			    "draft_vocab", &o->draft_vocab, "max_rows", &o->max_rows, "max_epochs", &o->max_epochs, "queue_max", &o->queue_max,
 			    "heldout", &o->heldout_max, &o->heldout_domain_max, "prompt_rows", &prompt_rows, "replay_share", &o->replay_share,
 			    "pool", &pool, &segment, "history_rows", &o->history_rows, "dedup", &dedup, "ema", &o->ema, "anchor", &o->anchor, "max_scale", &o->max_scale,
 			    "tenant", &o->tenant_share, &window, "request_rows", &request_rows, "spike", &o->spike, "reject_weight", &o->reject_weight,
-			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1], "pack_rows", &o->pack_rows, "first", &first);
+			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1], "pack_rows", &o->pack_rows, "first", &first, "device", &device);
+	(void)snprintf(o->device, sizeof o->device, "%s", r ? "" : device);
 	json_decref(j);
 	if (r)
 		return -EINVAL;

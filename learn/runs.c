@@ -16,8 +16,7 @@ void run_done(struct run *r)
 
 uint64_t run_hash(uint64_t h, const void *p, size_t n)
 {
-	for (const uint8_t *b = p; n--; b++)
-		h = (h ^ *b) * 0x100000001b3u;
+	h = fnv1a(h, p, n);
 	h = (h ^ (h >> 32)) * 0xd6e8feb86659fd93u;
 	h ^= h >> 32;
 	return h ? h : 1;

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <jansson.h>
+#include "daemon/base/fnv.h"
 #include "learn/pool.h"
 
 enum { RUN_MAX_RECORDS = 256, RUN_BLOCK = 32 /* rows of one hash of `path` */ };
@@ -54,7 +55,7 @@ bool run_of_tenant(const struct run *r, int64_t tenant);     /* tenant: run_text
 void runs_done(struct runs *s);
 int MUSTCHECK run_ref_add(struct run *r, struct pool_ref ref);
 int MUSTCHECK run_path_add(struct run *r, uint64_t hash);
-#define RUN_HASH 0xcbf29ce484222325u                        /* where a hash begins */
+#define RUN_HASH FNV1A                                       /* where a hash begins */
 uint64_t run_hash(uint64_t h, const void *p, size_t n);     /* FNV-1a, its bits mixed once more; never 0 */
 uint64_t run_text_hash(const char *text);                   /* as run.tenant and run.conversation hold it; "": 0 */
 

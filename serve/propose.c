@@ -80,11 +80,6 @@ static struct draft_shape shape_of(const struct session *s)
 	return h;
 }
 
-static bool ends(const void *session, uint32_t id)
-{
-	return session_ends(session, id);
-}
-
 /* The level's nodes of one session enter the draft batch; from: which row of the level before fed each. */
 static void add_level(struct engine *g, const struct session *s, const struct tree *t, int base, uint32_t *from)
 {
@@ -112,7 +107,7 @@ static bool grow_level(struct engine *g, struct slot *sl, struct session **on, i
 	for (int i = 0; i < n; i++) {
 		struct tree *t = &g->trees[i];
 		int room = session_room(on[i]) + 1 - t->n_run, row0 = b->M;
-		if (on[i]->slot < 0 || !tree_next(t, room, ends, on[i])) {
+		if (on[i]->slot < 0 || !tree_next(t, room, session_ends, on[i])) {
 			t->n_live = 0;
 			continue;
 		}

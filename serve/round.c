@@ -182,11 +182,6 @@ static int forward(struct engine *g)
 	return r ? r : g->o.dev->ops->sync(g->o.dev); /* the one wait of a round: the host draws */
 }
 
-static bool ends(const void *session, uint32_t id)
-{
-	return session_ends(session, id);
-}
-
 static void count(struct engine *g, const struct session *s, int accepted)
 {
 	g->sum.rounds++;
@@ -242,7 +237,7 @@ static void settle(struct engine *g, struct piece *p)
 	int len = p->prefill ? 0 : s->n_proposed;
 	struct drawn_from from = reads_of(g, p);
 	struct history h = {s->tokens, s->n_prompt, s->n_tokens};
-	struct verdict v = verify_tree(g->sampler, &from, &s->req.sampling, &h, piece_position(p), s->proposed, s->parent, len, ends, s);
+	struct verdict v = verify_tree(g->sampler, &from, &s->req.sampling, &h, piece_position(p), s->proposed, s->parent, len, session_ends, s);
 	p->accepted = v.accepted;
 	memcpy(p->path, v.path, sizeof p->path);
 	if (len && !s->req.probe)

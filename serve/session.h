@@ -80,8 +80,10 @@ struct session {
 /* tokens and pages allocated, prompt copied. eog: the model's end-of-text tokens. -ENOMEM, -EINVAL (no prompt, no tokens wanted). */
 int MUSTCHECK session_new(const struct engine_request *r, const uint64_t *eog, int n_eog, struct session **ret);
 struct session *session_free(struct session *s);
-static inline bool session_ends(const struct session *s, uint32_t id)
+/* Does id end its text? Of the type that tree_next and verify_tree ask through. */
+static inline bool session_ends(const void *session, uint32_t id)
 {
+	const struct session *s = (const struct session *)session;
 	for (int i = 0; i < s->n_ends; i++)
 		if (s->ends[i] == id)
 			return true;

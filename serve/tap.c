@@ -21,6 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "daemon/base/clock.h"
+#include "daemon/base/fnv.h"
 #include "serve/tap_encode.h"
 #include "serve/tap_produce.h"
 #include "serve/tap_ring.h"
@@ -151,12 +152,8 @@ bool tap_wants_hidden(const struct tap *t)
 static bool sampled_in(const struct tap *t, const struct tap_request *r)
 {
 	const char *key = *r->conversation ? r->conversation : r->request;
-	uint64_t h = 0xcbf29ce484222325u;
+	uint64_t h = fnv1a_text(fnv1a_text(FNV1A, "trace:"), key);
 
-	for (const char *p = "trace:"; *p; p++)
-		h = (h ^ (uint8_t)*p) * 0x100000001b3u;
-	for (const char *p = key; *p; p++)
-		h = (h ^ (uint8_t)*p) * 0x100000001b3u;
 	h ^= h >> 33;
 	h *= 0xff51afd7ed558ccdu;
 	h ^= h >> 33;

@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/base/fnv.h"
 #include "daemon/base/sha.h"
 #include "serve/tokenizer_build.h"
 
@@ -13,10 +14,8 @@ enum { MAX_VOCAB = 1 << 21 };
 
 static size_t hash_text(const char *p, size_t n)
 {
-	uint64_t h = 0xcbf29ce484222325u;
+	uint64_t h = fnv1a(FNV1A, p, n);
 
-	for (size_t i = 0; i < n; i++)
-		h = (h ^ (uint8_t)p[i]) * 0x100000001b3u;
 	return (size_t)(h ^ h >> 31);
 }
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/base/fnv.h"
 #include "serve/told.h"
 
 int told_init(struct told *t, size_t max_paths)
@@ -20,9 +21,7 @@ void told_done(struct told *t)
 
 uint64_t told_hash(const char *text)
 {
-	uint64_t h = 0xcbf29ce484222325u;
-	for (; *text; text++)
-		h = (h ^ (uint8_t)*text) * 0x100000001b3u;
+	uint64_t h = fnv1a_text(FNV1A, text);
 	h = (h ^ (h >> 32)) * 0xd6e8feb86659fd93u;
 	return h ^ (h >> 32);
 }

@@ -419,9 +419,40 @@ static void test_lost_log(void **unused)
 	world_done(&w);
 }
 
+/* Steps repeated on another ISA path than they were taken on: said once they are, and not when it is the same. */
+static void test_other_device(void **unused)
+{
+	struct world w;
+	char state[300], path[400];
+	struct dev *d[2] = {NULL, NULL};
+	(void)unused;
+	if (dev_cpu_new(1, ISA_AVX2, &d[1]))
+		skip();
+	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d[0]), 0);
+	world_init(&w, 10);
+	(void)snprintf(state, sizeof state, "%s/s", w.dir);
+	assert_int_not_equal(life(&w, state, 6, 30, -1), 9); /* portable */
+	(void)snprintf(path, sizeof path, "%s/checkpoint", state);
+	assert_int_equal(fs_remove_tree(path), 0);
+	w.src.visible = w.src.n;
+	struct learner_options o = options(&w, state);
+	struct learner *l = open_ok(&o, d[0], &w, 0);
+	assert_true(l->step > 0);
+	assert_string_equal(l->o.device, "cpu portable");
+	learner_close(l);
+	l = open_ok(&o, d[1], &w, LEARNER_E_INEXACT);
+	assert_int_equal(l->n.inexact, 1);
+	assert_string_equal(l->o.device, "cpu avx2");
+	learner_close(l);
+	dev_free(d[0]);
+	dev_free(d[1]);
+	world_done(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_other_device),
 		cmocka_unit_test(test_killed), cmocka_unit_test(test_killed_by_clock), cmocka_unit_test(test_killed_muon),
 		cmocka_unit_test(test_killed_ranks), cmocka_unit_test(test_disk_full), cmocka_unit_test(test_from_log), cmocka_unit_test(test_lost_log),
 	};
