@@ -74,7 +74,7 @@ static int shape_ok(const struct trace_record *r)
 {
 	return r->T > 0 && r->T_gen >= 0 && r->T_prompt >= 0 && r->T_gen + r->T_prompt == r->T && r->S >= 0 && r->K >= 0 &&
 	       r->K <= RECORD_MAX_TOPK && r->k >= 0 && r->k <= RECORD_MAX_K && r->H_t > 0 && r->token_ids && r->positions && r->loss_mask &&
-	       r->features;
+	       (r->features || (r->payload >= RECORD_FP8 && r->codes && r->scales));
 }
 
 int record_encode(struct buf *out, const struct trace_record *r)
@@ -95,7 +95,11 @@ int record_encode(struct buf *out, const struct trace_record *r)
 		{"run", run},          {"last", m->last ? "1" : "0"}, {"conversation", m->conversation}, {"parent", m->parent},
 		{"domain", m->domain}, {"tenant", m->tenant},         {"producer", m->producer},         {"seq", seq},
 	};
-	int rc = record_pack_features(r->payload, r->features, (size_t)r->T * 3 * (size_t)r->H_t, (size_t)r->H_t, &p);
+	int rc = 0;
+	if (!r->features)
+		p = (struct packed_features){.kind = r->payload, .code = r->codes, .scale = r->scales};
+	else
+		rc = record_pack_features(r->payload, r->features, (size_t)r->T * 3 * (size_t)r->H_t, (size_t)r->H_t, &p);
 	if (rc < 0)
 		return rc;
 	list_tensors(&l, r, &p);

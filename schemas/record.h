@@ -39,6 +39,8 @@ struct trace_record {
 	uint32_t next_token;
 	const uint8_t *loss_mask;              /* [T] */
 	const uint16_t *features;              /* bf16 [T,3,H_t] */
+	const uint8_t *codes;                  /* encode, 8-bit payloads, instead of features: [T,3,H_t] as they travel, */
+	const float *scales;                   /* and their scales [T,3] */
 	const uint32_t *topk_ids;              /* [T_gen,K] */
 	const uint16_t *topk_logprob;          /* f16 [T_gen,K] */
 	const uint16_t *last_hidden;           /* bf16 [T_prompt,H_t] or NULL */

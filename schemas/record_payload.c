@@ -64,8 +64,10 @@ static float largest(const uint16_t *bf16, size_t n)
 	return from_bf16((uint16_t)top);
 }
 
-static void pack_8bit(bool fp8, const uint16_t *bf16, size_t n, size_t H, uint8_t *code, float *scale)
+void record_code_rows(enum record_payload kind, const uint16_t *bf16, size_t n, size_t H, uint8_t *code, float *scale)
 {
+	bool fp8 = kind == RECORD_FP8;
+
 	for (size_t row = 0; row < n / H; row++) {
 		const uint16_t *x = bf16 + row * H;
 		uint8_t *c = code + row * H;
@@ -131,7 +133,7 @@ int record_pack_features(enum record_payload kind, const uint16_t *bf16, size_t 
 		float *scale = (float *)(void *)m; /* first, so that it is aligned */
 		p.scale = scale;
 		p.code = m + room;
-		pack_8bit(kind == RECORD_FP8, bf16, n, H_t, m + room, scale);
+		record_code_rows(kind, bf16, n, H_t, m + room, scale);
 	}
 	*ret = p;
 	return 0;

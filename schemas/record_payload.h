@@ -15,6 +15,8 @@ struct packed_features {
 	size_t zstd_bytes;
 	void *owned;
 };
+/* Of an 8-bit kind alone: code [n], scale [n/H_t]. Row by row, so rows may come in any portions. */
+void record_code_rows(enum record_payload kind, const uint16_t *bf16, size_t n, size_t H_t, uint8_t *code, float *scale);
 int MUSTCHECK record_pack_features(enum record_payload kind, const uint16_t *bf16, size_t n, size_t H_t, struct packed_features *ret);
 
 /* As stored to bf16 [n]. feat: BF16, I8 or F8_E4M3 with scale [n/H_t], or U8: the high bytes with lo, compressed when

@@ -68,6 +68,16 @@ static uint16_t *hidden_row(const struct engine *g, int row)
 	return tap_wants_hidden(g->o.tap) ? g->packed.hidden + (size_t)row * (size_t)g->H : NULL;
 }
 
+static uint8_t *code_row(const struct engine *g, int row)
+{
+	return g->packed.codes + (size_t)(row - g->packed.from) * (size_t)(N_BOUNDARIES * g->H);
+}
+
+static float *scale_row(const struct engine *g, int row)
+{
+	return g->packed.scales + (size_t)(row - g->packed.from) * N_BOUNDARIES;
+}
+
 /* The packed rows of an accepted path, behind the root. */
 static void straighten(const struct engine *g, const struct piece *p)
 {
@@ -76,7 +86,12 @@ static void straighten(const struct engine *g, const struct piece *p)
 		int to = p->row0 + i, from = p->row0 + piece_row(p, i);
 		if (from == to)
 			continue;
-		memcpy(feature_row(g, to), feature_row(g, from), W * sizeof(uint16_t));
+		if (g->packed.features)
+			memcpy(feature_row(g, to), feature_row(g, from), W * sizeof(uint16_t));
+		if (g->packed.codes) {
+			memcpy(code_row(g, to), code_row(g, from), W);
+			memcpy(scale_row(g, to), scale_row(g, from), N_BOUNDARIES * sizeof(float));
+		}
 		if (tap_wants_hidden(g->o.tap))
 			memcpy(hidden_row(g, to), hidden_row(g, from), H * sizeof(uint16_t));
 	}
@@ -121,7 +136,8 @@ static void tell(struct engine *g, const struct piece *p)
 	struct tap_row_group rows = {
 		.n = n - skip, .prompt = p->prefill,
 		.ids = g->tb.ids + p->row0 + skip, .pos = g->tb.pos + p->row0 + skip,
-		.features = feature_row(g, p->row0 + skip),
+		.features = g->packed.codes ? NULL : feature_row(g, p->row0 + skip),
+		.codes = g->packed.codes ? code_row(g, p->row0 + skip) : NULL, .scales = g->packed.codes ? scale_row(g, p->row0 + skip) : NULL,
 		.next_token = s->tokens[p->n_past + n],
 	};
 	if (p->prefill)

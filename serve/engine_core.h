@@ -122,7 +122,13 @@ struct engine {
 	real *d_features;                 /* device: [max_rows,3H] gathered for a draft */
 	real *given, *whole;              /* the host's side of d_features and logits; the same where it reads the device's memory */
 	struct { uint32_t *ids; float *vals, *lse; int K; } best; /* of each row of logits; K a row */
-	struct { uint16_t *features, *hidden; uint64_t ticket; bool missed; } packed; /* bf16, by row of the batch, for the tap */
+	struct { /* for the tap, and to be kept; by row of the batch, but for codes */
+		uint16_t *features, *hidden; /* bf16; features NULL where nobody needs them so */
+		uint8_t *codes; float *scales; /* where the device makes an 8-bit payload itself: of the rows from `from` on; else NULL */
+		int from;
+		uint64_t ticket;
+		bool missed;
+	} packed;
 	real *pending;                    /* [max_seqs,SESSION_PENDING,3H] by seat; made with the first draft */
 	real *fb, *fb_out, *chain[2];     /* [max_seqs*TREE_WIDTH,Hd]: by seat; of an extend; of two levels by turns */
 	int Hd;                           /* width the four were made for, 0 = not made */

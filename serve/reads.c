@@ -15,6 +15,20 @@
 /* At the end of a round the tap does without what is not there after so long and so many looks: the time alone may have been somebody else's. */
 enum { LATE_US = 5000, LATE_ASKS = 100 };
 
+/* A GPU makes 8-bit payloads itself; bf16 rows are then only kept. Codes and scales are taken along together: scales lie behind the codes of all rows. */
+static int packed_new(struct engine *g, size_t rows)
+{
+	struct dev *d = g->o.dev;
+	size_t W = (size_t)(N_BOUNDARIES * g->H);
+	bool coded = d->own_memory && tap_payload(g->o.tap) >= RECORD_FP8;
+	if (coded)
+		g->packed.codes = d->ops->alloc_shared(d, rows * (W + N_BOUNDARIES * sizeof(float)) + sizeof(float));
+	if (!coded || g->keep.W)
+		g->packed.features = d->ops->alloc_shared(d, rows * W * sizeof(uint16_t));
+	g->packed.hidden = d->ops->alloc_shared(d, rows * (size_t)g->H * sizeof(uint16_t));
+	return (g->packed.codes || !coded) && (g->packed.features || (coded && !g->keep.W)) && g->packed.hidden ? 0 : -ENOMEM;
+}
+
 int reads_new(struct engine *g, int n_logits)
 {
 	struct dev *d = g->o.dev;
@@ -31,17 +45,13 @@ int reads_new(struct engine *g, int n_logits)
 	g->best.lse = o->alloc_shared(d, L * sizeof(float));
 	if (!g->features || !g->d_features || !g->hidden || !g->logits || !g->given || !g->whole || !g->best.ids || !g->best.vals || !g->best.lse)
 		return -ENOMEM;
-	if (!g->o.tap)
-		return 0;
-	g->packed.features = o->alloc_shared(d, rows * W * sizeof(uint16_t));
-	g->packed.hidden = o->alloc_shared(d, rows * (size_t)g->H * sizeof(uint16_t));
-	return g->packed.features && g->packed.hidden ? 0 : -ENOMEM;
+	return g->o.tap ? packed_new(g, rows) : 0;
 }
 
 void reads_free(struct engine *g)
 {
 	struct dev *d = g->o.dev;
-	void *const arrays[] = {g->features, g->d_features, g->hidden, g->logits, g->best.ids, g->best.vals, g->best.lse, g->packed.features, g->packed.hidden};
+	void *const arrays[] = {g->features, g->d_features, g->hidden, g->logits, g->best.ids, g->best.vals, g->best.lse, g->packed.features, g->packed.hidden, g->packed.codes};
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		d->ops->free(d, arrays[i]);
 	if (d->own_memory) {
@@ -67,20 +77,32 @@ static int traced_rows(const struct engine *g, int *ret_n)
 	return from;
 }
 
-/* x's rows of `each` times H values; what cannot be packed is missed by the tap, and by nobody else. */
-static void pack(struct engine *g, uint16_t *to, const real *x, int each, int H)
+/* n rows of `each` times H values; what cannot be packed is missed by the tap, and by nobody else. */
+static void pack(struct engine *g, void *to, enum pack_kind kind, const real *x, int n, int each, int H)
 {
-	struct dev *d = g->o.dev;
-	int n, from = traced_rows(g, &n);
-	size_t at = (size_t)from * (size_t)(each * H);
 	if (n && !g->packed.missed)
-		g->packed.missed = d->ops->pack(d, to + at, PACK_BF16, x + at, n * each, H, &g->packed.ticket) != 0;
+		g->packed.missed = g->o.dev->ops->pack(g->o.dev, to, kind, x, n * each, H, &g->packed.ticket) != 0;
 }
 
 void reads_features(struct engine *g)
 {
+	int n, from = traced_rows(g, &n);
+	size_t W = (size_t)(N_BOUNDARIES * g->H), at = (size_t)from * W;
 	g->packed.missed = false;
-	pack(g, g->packed.features, g->features, N_BOUNDARIES, g->H);
+	if (g->packed.features)
+		pack(g, g->packed.features + at, PACK_BF16, g->features + at, n, N_BOUNDARIES, g->H);
+	if (!g->packed.codes)
+		return;
+	pack(g, g->packed.codes, tap_payload(g->o.tap) == RECORD_FP8 ? PACK_FP8 : PACK_INT8, g->features + at, n, N_BOUNDARIES, g->H);
+	g->packed.scales = (float *)(void *)(g->packed.codes + ((size_t)n * W + 3) / 4 * 4);
+	g->packed.from = from;
+}
+
+static void pack_hidden(struct engine *g)
+{
+	int n, from = traced_rows(g, &n);
+	size_t at = (size_t)from * (size_t)g->H;
+	pack(g, g->packed.hidden + at, PACK_BF16, g->hidden + at, n, 1, g->H);
 }
 
 bool reads_packed(struct engine *g)
@@ -122,7 +144,7 @@ int reads_logits(struct engine *g, bool with_hidden)
 	int r = 0;
 	bool lse;
 	if (with_hidden)
-		pack(g, g->packed.hidden, g->hidden, 1, g->H);
+		pack_hidden(g);
 	for (int i = 0; i < g->n_pieces && !r; i++) {
 		struct piece *p = &g->pieces[i];
 		size_t at = (size_t)p->logit0 * (size_t)g->V;

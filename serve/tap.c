@@ -43,11 +43,11 @@ struct msg_begin {
 	struct tap_request r;
 };
 
-struct msg_rows { /* then ids, pos, top-k ids (u32), features, hidden or top-k log-probabilities (u16) */
+struct msg_rows { /* then ids, pos, top-k ids (u32), scales where there are codes (f32), hidden or top-k log-probabilities (u16), features or codes */
 	struct msg m;
 	int32_t n;
 	uint32_t next_token;
-	uint32_t prompt, has_hidden;
+	uint32_t prompt, has_hidden, coded;
 };
 
 struct msg_round {
@@ -148,6 +148,11 @@ bool tap_wants_hidden(const struct tap *t)
 	return t->o.prompt_hidden;
 }
 
+enum record_payload tap_payload(const struct tap *t)
+{
+	return t->o.payload;
+}
+
 /* The same conversations for every process: a share of the 64-bit hash space. */
 static bool sampled_in(const struct tap *t, const struct tap_request *r)
 {
@@ -202,7 +207,8 @@ static bool push_rows(struct tap *t, int handle, const struct slot *s, const str
 {
 	size_t H = (size_t)t->o.H_t, K = g->prompt ? 0 : (size_t)t->o.topk, rows = (size_t)n, at = (size_t)from;
 	bool hidden = g->prompt && g->hidden && t->o.prompt_hidden;
-	struct msg_rows *m = tap_ring_reserve(&t->ring, sizeof *m + rows * (8 + 4 * K + 6 * H + (hidden ? 2 * H : 2 * K)));
+	bool coded = !g->features;
+	struct msg_rows *m = tap_ring_reserve(&t->ring, sizeof *m + rows * (8 + 4 * K + (coded ? 3 * H + 12 : 6 * H) + (hidden ? 2 * H : 2 * K)));
 
 	if (!m)
 		return false;
@@ -211,17 +217,25 @@ static bool push_rows(struct tap *t, int handle, const struct slot *s, const str
 	m->next_token = from + n < g->n ? g->ids[from + n] : g->next_token;
 	m->prompt = g->prompt;
 	m->has_hidden = hidden;
+	m->coded = coded;
 	uint32_t *w = (uint32_t *)(void *)(m + 1);
 	memcpy(w, g->ids + at, 4 * rows);
 	memcpy(w + rows, g->pos + at, 4 * rows);
 	if (K)
 		memcpy(w + 2 * rows, g->topk_ids + at * K, 4 * rows * K);
-	uint16_t *h = (uint16_t *)(void *)(w + (2 + K) * rows);
-	memcpy(h, g->features + at * 3 * H, rows * 6 * H);
+	w += (2 + K) * rows;
+	if (coded)
+		memcpy(w, g->scales + at * 3, rows * 12);
+	uint16_t *h = (uint16_t *)(void *)(w + (coded ? rows * 3 : 0));
 	if (hidden)
-		memcpy(h + rows * 3 * H, g->hidden + at * H, rows * 2 * H);
+		memcpy(h, g->hidden + at * H, rows * 2 * H);
 	if (K)
-		to_logprob(h + rows * 3 * H, g->topk_logprob + at * K, rows * K);
+		to_logprob(h, g->topk_logprob + at * K, rows * K);
+	h += hidden ? rows * H : rows * K;
+	if (coded)
+		memcpy(h, g->codes + at * 3 * H, rows * 3 * H);
+	else
+		memcpy(h, g->features + at * 3 * H, rows * 6 * H);
 	published(t);
 	return true;
 }
@@ -417,13 +431,16 @@ static void take_rows(struct tap *t, struct open *o, const struct msg_rows *m)
 {
 	size_t rows = (size_t)m->n, K = m->prompt ? 0 : (size_t)t->o.topk, H = (size_t)t->o.H_t;
 	const uint32_t *w = (const uint32_t *)(const void *)(m + 1);
-	const uint16_t *h = (const uint16_t *)(const void *)(w + (2 + K) * rows), *rest = h + rows * 3 * H;
+	const uint32_t *scales = w + (2 + K) * rows;
+	const uint16_t *rest = (const uint16_t *)(const void *)(scales + (m->coded ? rows * 3 : 0)), *features = rest + (m->has_hidden ? rows * H : rows * K);
 	struct tap_rows g = {.n = m->n,
 			     .prompt = m->prompt,
 			     .ids = w,
 			     .pos = w + rows,
 			     .topk_ids = w + 2 * rows,
-			     .features = h,
+			     .features = m->coded ? NULL : features,
+			     .codes = (const uint8_t *)features,
+			     .scales = (const float *)(const void *)scales,
 			     .hidden = m->has_hidden ? rest : NULL,
 			     .topk_lp = rest,
 			     .next_token = m->next_token};

@@ -43,10 +43,13 @@ int tap_begin(struct tap *t, const struct tap_request *r); /* handle >= 0, or -1
 bool tap_wants_rows(const struct tap *t, int handle); /* sampled in, capture on, nothing dropped yet */
 int tap_topk(const struct tap *t);                    /* depth of the rows it wants */
 bool tap_wants_hidden(const struct tap *t);
+enum record_payload tap_payload(const struct tap *t);
 struct tap_row_group {    /* consecutive rows of one request */
 	int n; bool prompt;   /* prompt rows carry hidden, generated rows carry top-k */
 	const uint32_t *ids, *pos;
-	const uint16_t *features; /* bf16 [n,3*H_t] */
+	const uint16_t *features; /* bf16 [n,3*H_t]; or NULL, and in the form of an 8-bit payload: */
+	const uint8_t *codes;     /* [n,3*H_t] */
+	const float *scales;      /* [n,3] */
 	const uint16_t *hidden;   /* bf16 [n,H_t] post-norm, prompt rows, or NULL */
 	const uint32_t *topk_ids; const float *topk_logprob; /* [n,topk], generated rows */
 	uint32_t next_token;     /* the token after the last row */

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "schemas/record_payload.h"
 
 enum { MAX_ROWS = 8192 };
 
@@ -32,7 +33,8 @@ int tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden, int max_
 	if (o->cap == 0)
 		return -E2BIG; /* not even one row of this model fits into a record */
 	size_t n = (size_t)o->cap, H = (size_t)H_t, k = (size_t)K;
-	size_t bytes = n * (4 * 4 + 4 + 6 * H + k * 6 + (with_hidden ? 2 * H : 0) + 5 * RECORD_MAX_K) + 17 * 64;
+	bool coded = payload >= RECORD_FP8;
+	size_t bytes = n * (4 * 4 + 4 + (coded ? 3 * H + 12 : 6 * H) + k * 6 + (with_hidden ? 2 * H : 0) + 5 * RECORD_MAX_K) + 18 * 64;
 	uint8_t *at = o->memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
 	if (!at)
 		return -ENOMEM;
@@ -42,7 +44,9 @@ int tap_open_init(struct tap_open *o, int H_t, int K, bool with_hidden, int max_
 	o->draft_ids = take(&at, n * 4 * RECORD_MAX_K);
 	o->round_start = take(&at, n * 4);
 	o->round_version = take(&at, n * 4);
-	o->features = take(&at, n * 6 * H);
+	o->scales = coded ? take(&at, n * 3 * sizeof(float)) : NULL;
+	o->codes = coded ? take(&at, n * 3 * H) : NULL;
+	o->features = coded ? NULL : take(&at, n * 6 * H);
 	o->topk_lp = take(&at, n * k * 2);
 	o->hidden = with_hidden ? take(&at, n * 2 * H) : NULL;
 	o->mask = take(&at, n);
@@ -97,6 +101,8 @@ static int flush(struct tap_open *o, bool last, const struct tap_sink *to)
 		.next_token = o->next_token,
 		.loss_mask = o->mask,
 		.features = o->features,
+		.codes = o->codes,
+		.scales = o->scales,
 		.topk_ids = o->topk_ids,
 		.topk_logprob = o->topk_lp,
 		.last_hidden = o->hidden && o->n_hidden && o->n_hidden == o->T - o->T_gen ? o->hidden : NULL,
@@ -115,6 +121,21 @@ static int flush(struct tap_open *o, bool last, const struct tap_sink *to)
 	return rc;
 }
 
+/* Row i's features in the form in which they travel. */
+static void add_features(struct tap_open *o, const struct tap_rows *g, size_t i)
+{
+	size_t H = (size_t)o->H_t, T = (size_t)o->T;
+
+	if (o->features) {
+		memcpy(o->features + T * 3 * H, g->features + i * 3 * H, 6 * H);
+	} else if (g->features) {
+		record_code_rows(o->payload, g->features + i * 3 * H, 3 * H, H, o->codes + T * 3 * H, o->scales + T * 3);
+	} else {
+		memcpy(o->codes + T * 3 * H, g->codes + i * 3 * H, 3 * H);
+		memcpy(o->scales + T * 3, g->scales + i * 3, 3 * sizeof(float));
+	}
+}
+
 static void add_row(struct tap_open *o, const struct tap_rows *g, int i)
 {
 	size_t H = (size_t)o->H_t, K = (size_t)o->K, T = (size_t)o->T;
@@ -122,7 +143,7 @@ static void add_row(struct tap_open *o, const struct tap_rows *g, int i)
 	o->ids[T] = g->ids[i];
 	o->pos[T] = g->pos[i];
 	o->mask[T] = !g->prompt;
-	memcpy(o->features + T * 3 * H, g->features + (size_t)i * 3 * H, 6 * H);
+	add_features(o, g, (size_t)i);
 	if (g->prompt && g->hidden && o->hidden)
 		memcpy(o->hidden + (size_t)o->n_hidden++ * H, g->hidden + (size_t)i * H, 2 * H);
 	if (!g->prompt) {

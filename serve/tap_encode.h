@@ -17,7 +17,9 @@ struct tap_open {
 	bool started; /* next_token and next_pos say what must follow */
 	uint32_t next_token, next_pos;
 	uint32_t *ids, *pos, *topk_ids;
-	uint16_t *features, *hidden, *topk_lp;
+	uint16_t *features, *hidden, *topk_lp; /* features: bf16; of an 8-bit payload NULL, and in their place: */
+	uint8_t *codes;
+	float *scales; /* [cap,3] */
 	uint8_t *mask;
 	uint32_t *round_start, *round_version, *draft_ids; /* draft_ids [S, RECORD_MAX_K] */
 	uint8_t *round_len, *accepted, *round_flags, *draft_parent; /* draft_parent as draft_ids */
@@ -28,7 +30,9 @@ struct tap_rows { /* consecutive rows, already in the record's number formats */
 	int n;
 	bool prompt;
 	const uint32_t *ids, *pos;
-	const uint16_t *features; /* bf16 [n,3*H_t] */
+	const uint16_t *features; /* bf16 [n,3*H_t]; NULL: */
+	const uint8_t *codes;     /* [n,3*H_t] of the payload's kind, */
+	const float *scales;      /* [n,3] */
 	const uint16_t *hidden; /* bf16 [n,H_t] or NULL */
 	const uint32_t *topk_ids; /* [n,K] of generated rows */
 	const uint16_t *topk_lp; /* f16 [n,K] */

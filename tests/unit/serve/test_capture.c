@@ -3,7 +3,7 @@
  * Requests run through an engine with a real tap against librdkafka's mock cluster; the
  * records are read back, joined and held against a second run of the target over the
  * whole text: every position but the last has exactly one row with its token, mask, features (bit
- * for bit as bf16), hidden state (prompt) or top-k (generated); rounds follow one another by
+ * for bit as bf16 or what the payload makes of that), hidden state (prompt) or top-k (generated); rounds follow one another by
  * accepted + 1, their accepted proposals are the text, their sums are the
  * request's own numbers; what was proposed is what the draft says when it is run once over
  * the whole prefix with the target's features (eagle3.md, alignment). A request that opted out leaves round records only.
@@ -23,6 +23,7 @@
 #ifndef CAPTURE_ON
 #define CAPTURE_ON DEV_CPU
 #define CAPTURE_EVERY 1 /* which rounds are proposed once more */
+#define CAPTURE_PAYLOADS {RECORD_PLANES, RECORD_FP8, RECORD_BF16}
 #endif
 
 enum { JOBS = 12, TOPK = 16, MAX_RECORDS = 400, PARTITIONS = 4 };
@@ -53,17 +54,26 @@ static rd_kafka_t *client(rd_kafka_type_t type, const char *brokers)
 	return k;
 }
 
-static bool in_trees(int job)
+enum { ENGINES = 3 };
+static const enum record_payload payloads[ENGINES] = CAPTURE_PAYLOADS;
+
+/* Which engine runs it: of chains, of trees, of chains that keep prefixes */
+static int engine_of(int job)
 {
-	return job % 4 == 2;
+	return job % 4 == 2 ? 1 : job % 4 == 3 ? 2 : 0;
 }
 
-/* The jobs of one engine: of chains, or of trees. */
-static void run_jobs(const char *brokers, bool trees)
+static bool in_trees(int job)
 {
+	return engine_of(job) == 1;
+}
+
+static void run_jobs(const char *brokers, int which)
+{
+	bool trees = which == 1;
 	struct errtext e = {0};
 	struct tap_options to = {.brokers = brokers, .traces_topic = "traces", .rounds_topic = "rounds", .H_t = TOY_H, .topk = TOPK, .prompt_hidden = true,
-				 .sample = 1, .ring_bytes = 8 << 20, .queue_bytes = 16 << 20};
+				 .sample = 1, .ring_bytes = 8 << 20, .queue_bytes = 16 << 20, .payload = payloads[which]};
 	struct tap *tap = NULL;
 	struct engine *g = NULL;
 	char sha[65];
@@ -71,7 +81,7 @@ static void run_jobs(const char *brokers, bool trees)
 	if (tap_new(&to, &tap, &e))
 		fail_msg("%s", e.text);
 	struct engine_options o = {.dev = x.d[0], .target = x.target[0], .f32_kv = true, .max_seqs = 4, .max_queue = 64, .max_context = 160,
-				   .kv_tokens = 640, .prefill_chunk = 16, .draft_k = 3,
+				   .kv_tokens = 640, .prefix = which == 2 ? PREFIX_ALL : PREFIX_OFF, .prefill_chunk = 16, .draft_k = 3,
 				   .draft_mode = trees ? DRAFT_TREE : DRAFT_CHAIN, .draft_nodes = 7, .eog_ids = {2}, .n_eog = 1, .tap = tap};
 	if (engine_new(&o, &g, &e) || engine_load(g, 1, x.dir[0], sha, &e) || engine_load(g, 2, x.dir[1], sha, &e) ||
 	    engine_activate(g, 1, false, 0, &e))
@@ -79,7 +89,7 @@ static void run_jobs(const char *brokers, bool trees)
 	atomic_int ticks = 0;
 	for (int i = 0; i < JOBS; i++) {
 		struct job *j = &x.jobs[i];
-		if (in_trees(i) != trees)
+		if (engine_of(i) != which)
 			continue;
 		job_random(j, 300 + (uint64_t)i, 3 + 5 * i, 10 + 4 * i);
 		j->how = (struct sampling){.temperature = i % 3 == 2 ? 0.6f : 0, .top_p = 1, .seed = (uint64_t)i};
@@ -91,13 +101,16 @@ static void run_jobs(const char *brokers, bool trees)
 		snprintf(r.conversation, sizeof r.conversation, "conv-%d", i);
 		assert_int_equal(engine_submit(g, &r, &j->handle), 0);
 	}
-	while (atomic_load(&ticks) <= 25)
-		usleep(200);
+	for (bool all = false; atomic_load(&ticks) <= 25 && !all; usleep(200)) {
+		all = true;
+		for (int i = 0; i < JOBS; i++)
+			all = all && (engine_of(i) != which || jobs_done(&x.jobs[i], 1));
+	}
 	assert_int_equal(engine_activate(g, 2, true, 0, &e), 0);
 	usleep(2000);
 	assert_int_equal(engine_activate(g, 1, true, 0, &e), 0);
 	for (int i = 0; i < JOBS; i++)
-		if (in_trees(i) == trees)
+		if (engine_of(i) == which)
 			job_wait(&x.jobs[i]);
 	engine_free(g);
 	tap_free(tap);
@@ -163,8 +176,8 @@ static int setup(void **state)
 	rd_kafka_mock_topic_create(m, "rounds", PARTITIONS, 1);
 	char brokers[128];
 	snprintf(brokers, sizeof brokers, "%s", rd_kafka_mock_cluster_bootstraps(m));
-	run_jobs(brokers, false);
-	run_jobs(brokers, true);
+	for (int i = 0; i < ENGINES; i++)
+		run_jobs(brokers, i);
 	consume(brokers, "traces", true);
 	consume(brokers, "rounds", false);
 	rd_kafka_mock_cluster_destroy(m);
@@ -247,6 +260,27 @@ static void check_bf16(const uint16_t *got, const real *want, int n)
 		assert_int_equal(got[i], f32_to_bf16((float)want[i]));
 }
 
+/* What row `at` becomes in a record of that payload: a record of one row, there and back. */
+static void expected(enum record_payload payload, int at, uint16_t ret[3 * TOY_H])
+{
+	const uint32_t zero = 0;
+	const uint8_t prompt = 0;
+	struct buf b = BUF_INIT(0);
+	struct errtext e = {""};
+	for (int i = 0; i < 3 * TOY_H; i++)
+		ret[i] = f32_to_bf16((float)x.features[at * 3 * TOY_H + i]);
+	struct trace_record r = {.payload = payload, .T = 1, .T_prompt = 1, .H_t = TOY_H, .token_ids = &zero, .positions = &zero, .loss_mask = &prompt, .features = ret};
+	memset(r.meta.target_fp, 'a', 64);
+	snprintf(r.meta.request, sizeof r.meta.request, "r");
+	snprintf(r.meta.producer, sizeof r.meta.producer, "p");
+	assert_int_equal(record_encode(&b, &r), 0);
+	if (record_decode(b.data, b.len, 0, &r, &e))
+		fail_msg("%s", e.text);
+	memcpy(ret, r.features, 3 * TOY_H * sizeof *ret);
+	record_done(&r);
+	buf_done(&b);
+}
+
 static void test_rows(void **state)
 {
 	(void)state;
@@ -271,7 +305,9 @@ static void test_rows(void **state)
 				assert_int_equal(t->positions[row], at);
 				assert_int_equal(t->token_ids[row], text[at]);
 				assert_int_equal(t->loss_mask[row], at >= j->n_prompt);
-				check_bf16(t->features + row * 3 * TOY_H, x.features + at * 3 * TOY_H, 3 * TOY_H);
+				uint16_t want[3 * TOY_H];
+				expected(payloads[engine_of(i)], at, want);
+				assert_memory_equal(t->features + row * 3 * TOY_H, want, sizeof want);
 				if (at >= j->n_prompt) {
 					check_teacher(t->topk_ids + gen * TOPK, t->topk_logprob + gen * TOPK, x.logits + at * TOY_V);
 					gen++;
