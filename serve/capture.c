@@ -36,18 +36,29 @@ void capture_begin(struct engine *g, struct session *s)
 	s->traced = s->traced && s->tap >= 0 && tap_wants_rows(g->o.tap, s->tap);
 }
 
-/* The target's distribution after each of n emitted rows from `skip` on, as the tap takes it. */
-static void teacher(struct engine *g, const struct piece *p, int skip, int n)
+/* The target's distribution after each of n emitted rows from `skip` on, as the tap takes it. A device of its own memory has it of all rows since the
+ * forward (reads.c); where logits are read in place it is worked out now, for these rows alone. */
+static int teacher(struct engine *g, const struct piece *p, int skip, int n)
 {
+	struct dev *d = g->o.dev;
 	struct drawn_from from = reads_of(g, p);
-	int K = tap_topk(g->o.tap);
-	for (int i = 0; i < n; i++) {
-		size_t row = (size_t)piece_row(p, skip + i), at = row * (size_t)from.K;
-		for (int j = 0; j < K; j++) {
-			g->cap_ids[i * K + j] = from.ids[at + (size_t)j];
-			g->cap_val[i * K + j] = from.vals[at + (size_t)j] - from.lse[row];
+	int K = tap_topk(g->o.tap), r = 0;
+	for (int i = 0, m; i < n && !r; i += m) {
+		size_t row = (size_t)piece_row(p, skip + i), wide = sizeof(uint32_t) * (size_t)K;
+		float here[ENGINE_MAX_K + 1];
+		const float *lse = d->own_memory ? from.lse + row : here;
+		for (m = 1; i + m < n && piece_row(p, skip + i + m) == (int)row + m; m++)
+			continue;
+		if (!d->own_memory)
+			r = d->ops->topk(d, g->cap_ids + i * K, g->cap_val + i * K, here, g->logits + ((size_t)p->logit0 + row) * (size_t)g->V, g->V, m, g->V, K);
+		for (int j = 0; j < m && d->own_memory; j++) {
+			memcpy(g->cap_ids + (i + j) * K, from.ids + (row + (size_t)j) * (size_t)from.K, wide);
+			memcpy(g->cap_val + (i + j) * K, from.vals + (row + (size_t)j) * (size_t)from.K, wide);
 		}
+		for (int j = 0; j < m * K && !r; j++)
+			g->cap_val[i * K + j] -= lse[j / K];
 	}
+	return r;
 }
 
 /* False when the tap gave the request up: the rest of it is dropped too. */
@@ -143,7 +154,10 @@ static void tell(struct engine *g, const struct piece *p)
 	if (p->prefill)
 		rows.hidden = hidden_row(g, p->row0 + skip);
 	if (!p->prefill) {
-		teacher(g, p, skip, rows.n);
+		if (teacher(g, p, skip, rows.n)) {
+			s->traced = false;
+			return;
+		}
 		rows.topk_ids = g->cap_ids;
 		rows.topk_logprob = g->cap_val;
 		if (s->n_proposed)

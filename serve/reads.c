@@ -1,7 +1,7 @@
 /* What the host reads of a round's forward, queued with it, so that the one wait of the round is enough.
  *
  * Features, hidden states and logits lie in the device's memory. Of the logits the host gets the likeliest tokens of each
- * row, as many as the round asks for: that is all that a greedy draw, a draw among the k best, the tap and log-probabilities need.
+ * row, as many as the round asks for: that is all that a greedy draw, a draw among the k best, log-probabilities and (capture.c) the tap need.
  * Whole rows come only for draws that weigh the whole vocabulary (sample.h). Features for the tap are packed on the device as
  * soon as the last of them is there, several blocks before the logits are, and travel beside the rest: nothing waits
  * for them but the tap, at the end of the round, and that not for long.
@@ -127,7 +127,7 @@ static int depth(const struct engine *g, bool *ret_lse)
 		const struct session *s = g->pieces[i].s;
 		if (g->pieces[i].logit0 < 0)
 			continue;
-		int drawn = g->pieces[i].needs, traced = s->traced && !g->pieces[i].prefill ? tap_topk(g->o.tap) : 0;
+		int drawn = g->pieces[i].needs, traced = g->o.dev->own_memory && s->traced && !g->pieces[i].prefill ? tap_topk(g->o.tap) : 0;
 		int told = s->req.on_logprobs ? s->req.top_logprobs : 0;
 		K = drawn > K ? drawn : K;
 		K = traced > K ? traced : K;
