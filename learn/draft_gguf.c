@@ -11,7 +11,7 @@
 
 enum { ALIGN = 32, TYPE_F32 = 0, TYPE_I64 = 27, TYPE_BF16 = 30, KV_U32 = 4, KV_F32 = 6, KV_BOOL = 7, KV_STRING = 8, KV_ARRAY = 9 };
 
-static const char *const names[E3_N_TENSORS] = {
+static const char *const names[E3_N_ALL] = {
 	[E3_FC] = "fc.weight",
 	[E3_NORM_IN] = "blk.0.attn_norm.weight",
 	[E3_NORM_HIDDEN] = "blk.0.attn_norm_2.weight",
@@ -25,6 +25,7 @@ static const char *const names[E3_N_TENSORS] = {
 	[E3_DOWN] = "blk.0.ffn_down.weight",
 	[E3_NORM] = "output_norm.weight",
 	[E3_HEAD] = "output.weight",
+	[E3_NORM_FC] = "enc.output_norm.weight",
 };
 
 /* Where row i of a head comes from: pairs that rotate together lie side by side there, half a head apart here. */
@@ -163,9 +164,11 @@ static void put_row(struct out *o, const real *w, int n, bool as_bf16)
 static void tensors(struct out *o, const struct draft *d)
 {
 	const real *w = d->w;
-	for (int t = 0; t < E3_N_TENSORS; t++) {
+	for (int t = 0; t < E3_N_ALL; t++) {
 		int rows, cols;
 		eagle3_tensor_shape(&d->c, (enum eagle3_tensor)t, &rows, &cols);
+		if (!cols)
+			continue;
 		begin_tensor(o, names[t], rows > 1 ? TYPE_BF16 : TYPE_F32, rows, cols);
 		for (int i = 0; i < rows; i++)
 			put_row(o, w + (size_t)row_of((enum eagle3_tensor)t, d->c.hd, i) * (size_t)cols, cols, rows > 1);
@@ -392,10 +395,11 @@ int draft_gguf_read(const char *path, const struct frozen *fz, struct draft *ret
 		r = (d.w = malloc(d.n * sizeof *d.w)) ? 0 : -ENOMEM;
 	}
 	real *w = d.w;
-	for (int t = 0; t < E3_N_TENSORS && !r; t++) {
+	for (int t = 0; t < E3_N_ALL && !r; t++) {
 		int rows, cols;
 		eagle3_tensor_shape(&d.c, (enum eagle3_tensor)t, &rows, &cols);
-		r = read_tensor(g, (enum eagle3_tensor)t, &d.c, w, e);
+		if (cols)
+			r = read_tensor(g, (enum eagle3_tensor)t, &d.c, w, e);
 		w += (size_t)rows * (size_t)cols;
 	}
 	gguf_free(g);

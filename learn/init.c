@@ -70,7 +70,7 @@ void draft_init_random(const struct eagle3_config *c, uint64_t seed, real *ret_w
 {
 	struct draft_layout lay;
 	draft_layout_init(c, &lay);
-	for (int i = 0; i < E3_N_TENSORS; i++) {
+	for (int i = 0; i < E3_N_ALL; i++) {
 		size_t n = (size_t)lay.rows[i] * (size_t)lay.cols[i];
 		uint64_t key = mix(seed) + (uint64_t)i;
 		for (size_t j = 0; j < n; j++)

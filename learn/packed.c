@@ -76,6 +76,8 @@ static int add_matrix(struct out *o, int which, const char *name, int rows, int 
 static int add_all(struct out *o, const struct draft_files *f, struct errtext *e)
 {
 	const struct draft_config *c = draft_files_config(f);
+	if (c->norm_before_fc || c->fc_norm)
+		return errtext_set(e, -ENOTSUP, "a draft with %s is not packed", c->fc_norm ? "fc_norm" : "norm_before_fc");
 	o->t[o->n++] = (struct st_out){"d2t", ST_I64, 1, {(uint64_t)c->draft_vocab_size}, draft_files_d2t(f)};
 	for (int i = 0; i < E3_N_TENSORS; i++) {
 		const char *name = eagle3_tensor_name((enum eagle3_tensor)i);
@@ -84,7 +86,7 @@ static int add_all(struct out *o, const struct draft_files *f, struct errtext *e
 		const void *data;
 		int r = draft_files_tensor(f, name, &bf16, &rows, &cols, &data);
 		if (r)
-			return errtext_set(e, -EINVAL, "%s is missing: only plain EAGLE-3 drafts are packed", name);
+			return errtext_set(e, -EINVAL, "%s is missing", name);
 		r = rows == 1 ? add_vector(o, name, cols, data, bf16) : add_matrix(o, i, name, rows, cols, data, bf16);
 		if (r)
 			return r;

@@ -36,12 +36,29 @@ void draft_eagle3_config(const struct draft_config *f, struct eagle3_config *ret
 size_t draft_params(const struct eagle3_config *c)
 {
 	size_t n = 0;
-	for (int t = 0; t < E3_N_TENSORS; t++) {
+	for (int t = 0; t < E3_N_ALL; t++) {
 		int rows, cols;
 		eagle3_tensor_shape(c, (enum eagle3_tensor)t, &rows, &cols);
 		n += (size_t)rows * (size_t)cols;
 	}
 	return n;
+}
+
+/* The tensors of a checkpoint in the order of the flat masters, one after the other; false behind the last. */
+struct part { const char *name; int rows, cols, t, i; };
+
+static bool next_part(const struct eagle3_config *c, struct part *p)
+{
+	for (; p->t < E3_N_ALL; p->t++, p->i = 0) {
+		int parts = eagle3_tensor_parts(c, (enum eagle3_tensor)p->t);
+		if (p->i == parts)
+			continue;
+		eagle3_tensor_shape(c, (enum eagle3_tensor)p->t, &p->rows, &p->cols);
+		p->cols /= parts;
+		p->name = eagle3_part_name(c, (enum eagle3_tensor)p->t, p->i++);
+		return true;
+	}
+	return false;
 }
 
 /* All tensors of an opened folder into flat masters. */
@@ -54,12 +71,11 @@ static int widen(const struct draft_files *f, struct draft *d, struct errtext *e
 		return -ENOMEM;
 	memcpy(d->d2t, draft_files_d2t(f), (size_t)d->c.V_d * sizeof *d->d2t);
 	size_t at = 0;
-	for (int t = 0; t < E3_N_TENSORS; t++) {
-		const char *name = eagle3_tensor_name((enum eagle3_tensor)t);
-		int rows, cols, got_r, got_c;
+	for (struct part p = {0}; next_part(&d->c, &p);) {
+		const char *name = p.name;
+		int rows = p.rows, cols = p.cols, got_r, got_c;
 		bool bf16;
 		const void *data;
-		eagle3_tensor_shape(&d->c, (enum eagle3_tensor)t, &rows, &cols);
 		int r = draft_files_tensor(f, name, &bf16, &got_r, &got_c, &data);
 		if (r)
 			return errtext_set(e, -EINVAL, "%s is missing", name);
@@ -75,8 +91,6 @@ int publish_check(const struct draft *d, const struct frozen *fz, struct errtext
 {
 	if (d->c.V != fz->V || d->c.H_t != fz->H || d->c.H != fz->H)
 		return errtext_set(e, -EINVAL, "a draft %d wide over %d tokens does not fit this target (%d, %d)", d->c.H, d->c.V, fz->H, fz->V);
-	if (d->c.norm_before_residual || d->c.norm_before_fc || d->c.fc_norm || d->c.norm_output)
-		return errtext_set(e, -EINVAL, "only plain EAGLE-3 drafts are trained (norm flags are set)");
 	return 0;
 }
 
@@ -190,21 +204,20 @@ void publish_remove(const char *store, const char *name)
 static int save_weights(const char *dir, const struct draft_config *c, const int64_t *d2t, const real *w, struct errtext *e)
 {
 	struct eagle3_config ec;
-	struct draft_tensor t[E3_N_TENSORS];
+	struct draft_tensor t[E3_N_ALL + 2];
+	int n = 0;
 	draft_eagle3_config(c, &ec);
 	float *copy = malloc(draft_params(&ec) * sizeof *copy); /* `real` may be double */
 	if (!copy)
 		return -ENOMEM;
 	size_t at = 0;
-	for (int i = 0; i < E3_N_TENSORS; i++) {
-		t[i].name = eagle3_tensor_name((enum eagle3_tensor)i);
-		eagle3_tensor_shape(&ec, (enum eagle3_tensor)i, &t[i].rows, &t[i].cols);
-		t[i].data = copy + at;
-		at += (size_t)t[i].rows * (size_t)t[i].cols;
+	for (struct part p = {0}; next_part(&ec, &p);) {
+		t[n++] = (struct draft_tensor){p.name, p.rows, p.cols, copy + at};
+		at += (size_t)p.rows * (size_t)p.cols;
 	}
 	for (size_t i = 0; i < at; i++)
 		copy[i] = (float)w[i];
-	int r = draft_save(dir, c, d2t, t, E3_N_TENSORS, true, e);
+	int r = draft_save(dir, c, d2t, t, n, true, e);
 	free(copy);
 	return r;
 }

@@ -121,6 +121,8 @@ static int follow_chains(struct replay *p)
 		int n = k == 0 ? p->r->n : (int)p->rows[p->m - 1] + 1;
 		const struct ttt_step *s = &t->step[k];
 		TRY(o->copy_rows(t->d, t->e, H, k == 0 ? s->g : t->en, H, p->from, p->m, H));
+		if (k && t->c.norm_output)
+			TRY(ttt_feed_back(t, t->e, t->e, p->m));
 		TRY(step_attention(p, k, n));
 		TRY(o->copy_rows(t->d, t->dattn, Q, s->attn, Q, p->rows, p->m, Q));
 		TRY(ttt_block(t, t->e, t->dattn, s->h1, s->gu, t->en, p->m));

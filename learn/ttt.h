@@ -31,15 +31,16 @@
 
 /* Where each tensor lies in the flat parameter array (order of enum eagle3_tensor). */
 struct draft_layout {
-	size_t off[E3_N_TENSORS];
-	int rows[E3_N_TENSORS], cols[E3_N_TENSORS];
+	size_t off[E3_N_ALL];
+	int rows[E3_N_ALL], cols[E3_N_ALL];
 	size_t total;
 };
 void draft_layout_init(const struct eagle3_config *c, struct draft_layout *ret);
 
 /* What one step keeps for its backward pass. */
 struct ttt_step {
-	real *g;             /* [n_k,H] feature that went in: fc(f) at k = 0, else the step before's h2 */
+	real *g;             /* [n_k,H] feature that went in: fc(f) at k = 0, else the step before's h2, or with norm_output norm(h2) */
+	real *h2;            /* [n_k,H] what came out: the next step's g, or with norm_output an array of its own (TTT_TRAIN) */
 	real *q, *k, *v;     /* [A_k,Qa] [A_k,KVa] [A_k,KVa], RoPE applied */
 	real *attn;          /* [n_k,Q] */
 	real *lse;           /* [A_k,Qa/hd] */
@@ -71,6 +72,9 @@ struct ttt {
 	real *arena;
 	struct ttt_step step[TTT_MAX_STEPS + 1]; /* [n_steps].g is the last feedback */
 	real *f;         /* [n,3H_t] */
+	real *fn, *dfn;  /* [n,3H_t] normalised; NULL: fc takes f as it is. dfn: TTT_TRAIN */
+	real *frstd;     /* [3,n] of its one norm or its three */
+	real *nx;        /* [n,H] with norm_output and TTT_TRAIN: a normalised stream nobody reads */
 	real *e, *en;    /* [n,H] embed[x_{j+1}], normalised */
 	real *ew, *dew;  /* [n,QKV] */
 	real *norm;      /* [n,H] a normalised stream, recomputed where needed */
@@ -141,6 +145,8 @@ int MUSTCHECK ttt_begin(struct ttt *t, int n, int n_steps, const uint32_t *ids, 
 int MUSTCHECK ttt_project(struct ttt *t, int k, const real *g, const uint32_t *rows, int m, const uint32_t *pos);
 /* h1 = g + attn Wo^T; h2 = h1 + mlp(h1), all [m,.] */
 int MUSTCHECK ttt_block(struct ttt *t, const real *g, const real *attn, real *h1, real *gu, real *h2, int m);
+/* norm_output: g = norm(h2) [m,H], the next step's feature; g may be h2. */
+int MUSTCHECK ttt_feed_back(struct ttt *t, real *g, const real *h2, int m);
 /* Keys and values of steps 0..k as the attention ops take them. */
 void ttt_kv_of(const struct ttt *t, int k, struct ttt_kv *ret);
 /* Keys, values and queries out of qkv into what attention reads, and its rows of step k done: s->attn. (TTT_TRAIN) */

@@ -66,6 +66,20 @@ static int attention_backward(struct ttt *t, int k, const struct ttt_step *s, co
 	return o->rope(t->d, t->qkv, QKV, c->n_head + c->n_kv, c->hd, t->pos_k, t->inv_freq, t->mscale, m, true);
 }
 
+/* dh: of what step k fed back -> dL/dh2, before the head adds its own. Only with norm_output is there anything to do. */
+static int feedback_backward(struct ttt *t, int k, const struct ttt_step *s, int m)
+{
+	const struct ops *o = t->d->ops;
+	int H = t->c.H;
+	if (!t->c.norm_output || k == t->n_steps - 1)
+		return 0;
+	/* g_{k+1} = norm(h2)  =>  dh2 = d(norm)(dg_{k+1}); the row that step k+1 no longer has is 0 in dh */
+	TRY(o->copy_rows(t->d, t->norm, H, t->dh, H, NULL, m, H));
+	TRY(ttt_zero(t, t->dh, (size_t)m * (size_t)H));
+	TRY(o->rmsnorm(t->d, t->nx, H, t->rstd, s->h2, H, ttt_w(t, E3_NORM), t->c.rms_eps, m, H));
+	return o->rmsnorm_backward(t->d, t->dh, H, ttt_dw(t, E3_NORM), t->norm, H, s->h2, H, ttt_w(t, E3_NORM), t->rstd, m, H);
+}
+
 /* dh: dL/dh1 -> dL/dg_k */
 static int project_backward(struct ttt *t, int k, const struct ttt_step *s, int m)
 {
@@ -77,20 +91,40 @@ static int project_backward(struct ttt *t, int k, const struct ttt_step *s, int 
 	TRY(o->rmsnorm(t->d, t->norm, H, t->rstd, s->g, H, ttt_w(t, E3_NORM_HIDDEN), t->c.rms_eps, m, H));
 	TRY(o->gemm(t->d, ttt_dw(t, E3_Q) + H, 2 * H, true, t->qkv, QKV, false, t->norm, H, QKV, H, m, true));
 	TRY(o->gemm(t->d, t->norm, H, false, t->qkv, QKV, false, ttt_w(t, E3_Q) + H, 2 * H, m, H, QKV, false));
+	if (t->c.norm_before_residual) { /* the residual is x: dx += dh1, and dg = d(norm_hidden) alone */
+		TRY(o->add(t->d, t->norm, t->dh, (size_t)m * (size_t)H));
+		TRY(ttt_zero(t, t->dh, (size_t)m * (size_t)H));
+	}
 	/* the residual is the un-normalised g: dg = dh1 + d(norm_hidden) */
 	return o->rmsnorm_backward(t->d, t->dh, H, ttt_dw(t, E3_NORM_HIDDEN), t->norm, H, s->g, H, ttt_w(t, E3_NORM_HIDDEN), t->rstd, m, H);
+}
+
+/* fc, and the norm of its features where there is one: those are the target's, so their own gradient is thrown away. */
+static int features_backward(struct ttt *t)
+{
+	const struct ops *o = t->d->ops;
+	int H = t->c.H, F = 3 * t->c.H_t, n = t->n, parts = eagle3_tensor_parts(&t->c, E3_NORM_FC), w = parts ? F / parts : 0;
+	/* g_0 = f fc^T  =>  dfc += dg_0^T f */
+	TRY(o->gemm(t->d, ttt_dw(t, E3_FC), F, true, t->dh, H, false, parts ? t->fn : t->f, F, H, F, n, true));
+	if (!parts)
+		return 0;
+	/* f = norm_fc(features)  =>  df = dg_0 fc */
+	TRY(o->gemm(t->d, t->dfn, F, false, t->dh, H, false, ttt_w(t, E3_FC), F, n, F, H, false));
+	for (int i = 0; i < parts; i++)
+		TRY(o->rmsnorm_backward(t->d, t->fn + i * w, F, ttt_dw(t, E3_NORM_FC) + i * w, t->dfn + i * w, F, t->f + i * w, F, ttt_w(t, E3_NORM_FC) + i * w,
+					t->frstd + (size_t)i * (size_t)n, n, w));
+	return 0;
 }
 
 /* What the steps share: the token half of q/k/v, and fc. */
 static int shared_backward(struct ttt *t)
 {
 	const struct ops *o = t->d->ops;
-	int H = t->c.H, QKV = ttt_width_qkv(t), F = 3 * t->c.H_t, n = t->n;
+	int H = t->c.H, QKV = ttt_width_qkv(t), n = t->n;
 	/* ew = en Wqkv[:, :H]^T  =>  dWqkv[:, :H] += dew^T en, den = dew Wqkv[:, :H] */
 	TRY(o->gemm(t->d, ttt_dw(t, E3_Q), 2 * H, true, t->dew, QKV, false, t->en, H, QKV, H, n, true));
 	TRY(o->gemm(t->d, t->norm, H, false, t->dew, QKV, false, ttt_w(t, E3_Q), 2 * H, n, H, QKV, false));
-	/* g_0 = f fc^T  =>  dfc += dg_0^T f   (before dh is reused below) */
-	TRY(o->gemm(t->d, ttt_dw(t, E3_FC), F, true, t->dh, H, false, t->f, F, H, F, n, true));
+	TRY(features_backward(t)); /* before dh is reused below */
 	/* en = norm_in(e): the embedding is frozen, so its own gradient is thrown away with dh */
 	TRY(o->rmsnorm(t->d, t->en, H, t->rstd, t->e, H, ttt_w(t, E3_NORM_IN), t->c.rms_eps, n, H));
 	return o->rmsnorm_backward(t->d, t->dh, H, ttt_dw(t, E3_NORM_IN), t->norm, H, t->e, H, ttt_w(t, E3_NORM_IN), t->rstd, n, H);
@@ -106,6 +140,7 @@ int ttt_backward(struct ttt *t, real decay, enum loss_kind kind, const struct tr
 	for (int k = t->n_steps - 1; k >= 0; k--) {
 		const struct ttt_step *s = &t->step[k];
 		int m = t->n - k;
+		TRY(feedback_backward(t, k, s, m));
 		TRY(ttt_head_backward(t, k, (real)weight[k], kind, b, ret));
 		TRY(mlp_backward(t, s, m));
 		TRY(attention_backward(t, k, s, b->pos, m));

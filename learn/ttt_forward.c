@@ -20,6 +20,17 @@ static int load_tokens(struct ttt *t, int n, const uint32_t *ids)
 	return t->d->ops->upload(t->d, t->e, t->host_e, (size_t)n * H * sizeof(real));
 }
 
+/* What fc takes: the features, normalised first where the draft says so, as a whole or a third at a time. */
+static int normalise_features(struct ttt *t, const real **ret)
+{
+	int F = 3 * t->c.H_t, parts = eagle3_tensor_parts(&t->c, E3_NORM_FC), w = parts ? F / parts : 0;
+	*ret = parts ? t->fn : t->f;
+	/* fn = norm_fc(f)                                [n,3H_t] */
+	for (int i = 0; i < parts; i++)
+		TRY(t->d->ops->rmsnorm(t->d, t->fn + i * w, F, t->frstd + (size_t)i * (size_t)t->n, t->f + i * w, F, ttt_w(t, E3_NORM_FC) + i * w, t->c.rms_eps, t->n, w));
+	return 0;
+}
+
 int ttt_begin(struct ttt *t, int n, int n_steps, const uint32_t *ids, const real *features)
 {
 	const struct ops *o = t->d->ops;
@@ -31,8 +42,10 @@ int ttt_begin(struct ttt *t, int n, int n_steps, const uint32_t *ids, const real
 	t->n_steps = n_steps < n ? n_steps : n;
 	TRY(load_tokens(t, n, ids));
 	TRY(o->upload(t->d, t->f, features, (size_t)n * (size_t)F * sizeof(real)));
+	const real *f;
+	TRY(normalise_features(t, &f));
 	/* g_0 = f fc^T                                   [n,H] */
-	TRY(o->gemm(t->d, t->step[0].g, H, false, t->f, F, true, ttt_w(t, E3_FC), F, n, H, F, false));
+	TRY(o->gemm(t->d, t->step[0].g, H, false, f, F, true, ttt_w(t, E3_FC), F, n, H, F, false));
 	/* ew = norm_in(e) Wqkv[:, :H]^T                  [n,QKV] */
 	TRY(o->rmsnorm(t->d, t->en, H, NULL, t->e, H, ttt_w(t, E3_NORM_IN), t->c.rms_eps, n, H));
 	TRY(o->gemm(t->d, t->ew, QKV, false, t->en, H, true, ttt_w(t, E3_Q), 2 * H, n, QKV, H, false));
@@ -58,8 +71,11 @@ int ttt_block(struct ttt *t, const real *g, const real *attn, real *h1, real *gu
 {
 	const struct ops *o = t->d->ops;
 	int H = t->c.H, I = t->c.I, Q = ttt_width_q(t);
-	/* h1 = g + attn Wo^T                             [m,H] */
-	TRY(o->copy_rows(t->d, h1, H, g, H, NULL, m, H));
+	/* h1 = g + attn Wo^T, or norm_hidden(g) + ...    [m,H] */
+	if (t->c.norm_before_residual)
+		TRY(o->rmsnorm(t->d, h1, H, NULL, g, H, ttt_w(t, E3_NORM_HIDDEN), t->c.rms_eps, m, H));
+	else
+		TRY(o->copy_rows(t->d, h1, H, g, H, NULL, m, H));
 	TRY(o->gemm(t->d, h1, H, false, attn, Q, true, ttt_w(t, E3_O), Q, m, H, Q, true));
 	/* gu = norm_post(h1) Wgu^T                       [m,2I], gate and up lie side by side in the flat array */
 	TRY(o->rmsnorm(t->d, t->norm, H, NULL, h1, H, ttt_w(t, E3_NORM_POST), t->c.rms_eps, m, H));
@@ -103,9 +119,16 @@ int ttt_forward(struct ttt *t, const uint32_t *pos, const uint32_t *seg)
 		int m = t->n - k;
 		TRY(ttt_project(t, k, s->g, NULL, m, pos));
 		TRY(ttt_attend(t, k));
-		TRY(ttt_block(t, s->g, s->attn, s->h1, s->gu, t->step[k + 1].g, m));
+		TRY(ttt_block(t, s->g, s->attn, s->h1, s->gu, s->h2, m));
+		if (t->c.norm_output) /* what the head reads is what is fed back */
+			TRY(ttt_feed_back(t, t->step[k + 1].g, s->h2, m));
 	}
 	return 0;
+}
+
+int ttt_feed_back(struct ttt *t, real *g, const real *h2, int m)
+{
+	return t->d->ops->rmsnorm(t->d, g, t->c.H, NULL, h2, t->c.H, ttt_w(t, E3_NORM), t->c.rms_eps, m, t->c.H);
 }
 
 int ttt_logits(struct ttt *t, const real *h2, const uint32_t *rows, int m)

@@ -101,7 +101,7 @@ static int distill_run(struct ttt *t, const struct train_batch *b, struct distil
 static int chunk_loss(struct ttt *t, int k, double unit, struct distill to, const struct train_batch *b, int at, int m)
 {
 	const uint32_t *rows = t->rows + at, K = (uint32_t)k;
-	TRY(ttt_logits(t, t->step[k + 1].g, rows, m));
+	TRY(ttt_logits(t, t->step[k].h2, rows, m));
 	for (int i = 0; i < m; i++)
 		t->weight[i] = (real)(unit * (double)kappa_of(b, rows[i] + K));
 	for (int i = 0, end; i < m; i = end) {

@@ -16,7 +16,7 @@ enum {
 void draft_layout_init(const struct eagle3_config *c, struct draft_layout *ret)
 {
 	size_t at = 0;
-	for (int i = 0; i < E3_N_TENSORS; i++) {
+	for (int i = 0; i < E3_N_ALL; i++) {
 		eagle3_tensor_shape(c, (enum eagle3_tensor)i, &ret->rows[i], &ret->cols[i]);
 		ret->off[i] = at;
 		at += (size_t)ret->rows[i] * (size_t)ret->cols[i];
@@ -26,12 +26,8 @@ void draft_layout_init(const struct eagle3_config *c, struct draft_layout *ret)
 
 static int check(const struct eagle3_config *c, const int64_t *d2t, struct errtext *e)
 {
-	if (c->norm_before_residual || c->norm_before_fc || c->fc_norm || c->norm_output)
-		return errtext_set(e, -ENOTSUP, "draft uses %s, which the learner does not train: only plain EAGLE-3 drafts",
-				   c->norm_before_residual ? "norm_before_residual"
-				   : c->norm_before_fc     ? "norm_before_fc"
-				   : c->fc_norm            ? "fc_norm"
-							   : "norm_output");
+	if (c->norm_before_fc && c->fc_norm)
+		return errtext_set(e, -EINVAL, "draft has both norm_before_fc and fc_norm, which exclude each other");
 	if (c->H < 1 || c->H_t < 1 || c->I < 1 || c->n_head < 1 || c->n_kv < 1 || c->hd < 2 || c->hd % 2 || c->n_head % c->n_kv ||
 	    c->V_d < 1 || c->V_d > c->V)
 		return errtext_set(e, -EINVAL, "draft has an impossible shape (H %d, heads %d/%d x %d, vocabulary %d of %d)", c->H, c->n_head,
@@ -154,9 +150,28 @@ static void cut_steps(struct ttt *t, real *base, size_t *at, size_t n, size_t at
 			take(base, at, &s->dk, att_kv);
 			take(base, at, &s->dv, att_kv);
 		}
+		if (train && c->norm_output)
+			take(base, at, &s->h2, n * H);
 	}
 	if (train)
 		take(base, at, &t->step[n_steps].g, n * H);
+	for (int k = 0; k < n_steps && !c->norm_output; k++)
+		t->step[k].h2 = t->step[k + 1].g;
+}
+
+/* What only drafts with norm flags need. */
+static void cut_norms(struct ttt *t, real *base, size_t *at, size_t n)
+{
+	size_t F = 3 * (size_t)t->c.H_t;
+	bool train = t->mode == TTT_TRAIN;
+	if (t->lay.cols[E3_NORM_FC]) {
+		take(base, at, &t->fn, n * F);
+		take(base, at, &t->frstd, n * 3);
+	}
+	if (t->lay.cols[E3_NORM_FC] && train)
+		take(base, at, &t->dfn, n * F);
+	if (t->c.norm_output && train)
+		take(base, at, &t->nx, n * (size_t)t->c.H);
 }
 
 /* All arrays of n rows, `att` rows of attention and n_steps steps from base; the count of reals they take. */
@@ -166,6 +181,7 @@ static size_t cut(struct ttt *t, real *base, int n_rows, int att, int n_steps)
 	size_t n = (size_t)n_rows, H = (size_t)c->H, I = (size_t)c->I, Q = (size_t)ttt_width_q(t), QKV = (size_t)ttt_width_qkv(t);
 	size_t chunk = (size_t)t->head_chunk, at = 0;
 	cut_steps(t, base, &at, n, (size_t)att, n_steps);
+	cut_norms(t, base, &at, n);
 	take(base, &at, &t->f, n * 3 * (size_t)c->H_t);
 	take(base, &at, &t->e, n * H);
 	take(base, &at, &t->en, n * H);

@@ -198,24 +198,26 @@ static int held_bf16(const struct draft *x, enum eagle3_tensor t, size_t n, uint
 static int e3_weights_sha(const struct draft *x, char ret_hex[static 65])
 {
 	const struct eagle3_config *c = eagle3_cfg(x->m);
-	uint16_t *held[E3_N_TENSORS] = {0};
+	uint16_t *held[E3_N_ALL] = {0};
 	struct fp *f = fp_new();
 	uint64_t n_d2t = (uint64_t)c->V_d;
 	int r = f ? fp_add(f, "d2t", "I64", &n_d2t, 1, x->d2t, (size_t)n_d2t * sizeof *x->d2t) : -ENOMEM;
-	for (int t = 0; !r && t < E3_N_TENSORS; t++) {
-		int rows, cols, vector;
+	for (int t = 0; !r && t < E3_N_ALL; t++) {
+		int rows, cols, vector, parts = eagle3_tensor_parts(c, t);
 		eagle3_tensor_shape(c, t, &rows, &cols);
-		size_t n = (size_t)rows * (size_t)cols;
-		uint64_t shape[2] = {(uint64_t)rows, (uint64_t)cols};
+		if (!parts)
+			continue;
+		size_t n = (size_t)rows * (size_t)cols, each = n / (size_t)parts;
+		uint64_t shape[2] = {(uint64_t)rows, (uint64_t)(cols / parts)};
 		vector = rows == 1;
 		r = held_bf16(x, t, n, &held[t]);
-		if (!r)
-			r = fp_add(f, eagle3_tensor_name(t), "BF16", shape + vector, 2 - vector, held[t], n * 2);
+		for (int i = 0; !r && i < parts; i++)
+			r = fp_add(f, eagle3_part_name(c, t, i), "BF16", shape + vector, 2 - vector, held[t] + (size_t)i * each, each * 2);
 	}
 	if (!r)
 		r = fp_final_hex(f, ret_hex);
 	fp_free(f);
-	for (int t = 0; t < E3_N_TENSORS; t++)
+	for (int t = 0; t < E3_N_ALL; t++)
 		free(held[t]);
 	return r;
 }

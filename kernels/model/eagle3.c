@@ -19,13 +19,14 @@ struct eagle3 {
 	int64_t *d2t;                   /* [V_d] */
 	struct weight fc, qkv, o, gu, down, head;
 	real *norm_in, *norm_hidden, *norm_post, *norm; /* [H] */
+	real *norm_fc;                                  /* [3 H_t]; NULL: none */
 	real *inv_freq, mscale;                         /* [hd/2] */
 	/* scratch, one block cut for the largest M seen */
 	real *scratch;
 	size_t n_scratch;
 };
 
-static const char *const tensor_names[E3_N_TENSORS] = {
+static const char *const tensor_names[E3_N_ALL] = {
 	[E3_FC] = "fc.weight",
 	[E3_NORM_IN] = "midlayer.input_layernorm.weight",
 	[E3_NORM_HIDDEN] = "midlayer.hidden_norm.weight",
@@ -39,6 +40,7 @@ static const char *const tensor_names[E3_N_TENSORS] = {
 	[E3_DOWN] = "midlayer.mlp.down_proj.weight",
 	[E3_NORM] = "norm.weight",
 	[E3_HEAD] = "lm_head.weight",
+	[E3_NORM_FC] = "input_norm.weight",
 };
 
 const char *eagle3_tensor_name(enum eagle3_tensor t)
@@ -59,18 +61,28 @@ void eagle3_tensor_shape(const struct eagle3_config *c, enum eagle3_tensor t, in
 	case E3_UP: rows = c->I; break;
 	case E3_DOWN: rows = c->H; cols = c->I; break;
 	case E3_HEAD: rows = c->V_d; break;
+	case E3_NORM_FC: cols = c->norm_before_fc || c->fc_norm ? 3 * c->H_t : 0; break;
 	default: break; /* the norms: vectors of H */
 	}
 	*ret_rows = rows;
 	*ret_cols = cols;
 }
 
+int eagle3_tensor_parts(const struct eagle3_config *c, enum eagle3_tensor t)
+{
+	return t != E3_NORM_FC ? 1 : c->fc_norm ? 3 : c->norm_before_fc;
+}
+
+const char *eagle3_part_name(const struct eagle3_config *c, enum eagle3_tensor t, int part)
+{
+	static const char *const chunk[] = {"fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight"};
+	return t == E3_NORM_FC && c->fc_norm ? chunk[part] : tensor_names[t];
+}
+
 static int check(const struct eagle3_config *c, const int64_t *d2t, const struct weight *embedding, struct errtext *e)
 {
-	if (c->norm_before_residual || c->norm_before_fc || c->fc_norm || c->norm_output)
-		return errtext_set(e, -ENOTSUP, "draft uses %s, which is not supported: only plain EAGLE-3 drafts are served",
-				   c->norm_before_residual ? "norm_before_residual" : c->norm_before_fc ? "norm_before_fc" :
-				   c->fc_norm ? "fc_norm" : "norm_output");
+	if (c->norm_before_fc && c->fc_norm)
+		return errtext_set(e, -EINVAL, "draft has both norm_before_fc and fc_norm, which exclude each other");
 	if (c->H < 1 || c->H_t < 1 || c->I < 1 || c->n_head < 1 || c->n_kv < 1 || c->hd < 2 || c->V_d < 1 ||
 	    c->n_head % c->n_kv || c->hd % 2 || c->V_d > c->V)
 		return errtext_set(e, -EINVAL, "draft has an impossible shape (H %d, heads %d/%d x %d, vocabulary %d of %d)",
@@ -110,7 +122,13 @@ static int load_weights(struct eagle3 *m, const struct tensor_source *s, struct 
 		if (r)
 			return r;
 	}
-	return 0;
+	const char *names[3];
+	int sizes[3], n = eagle3_tensor_parts(&m->c, E3_NORM_FC);
+	for (int i = 0; i < n; i++) {
+		names[i] = eagle3_part_name(&m->c, E3_NORM_FC, i);
+		sizes[i] = 3 * m->c.H_t / n;
+	}
+	return n ? model_load_vectors(m->d, s, n, names, sizes, m->type, &m->norm_fc, e) : 0;
 }
 
 int eagle3_load(struct dev *d, const struct eagle3_config *c, const struct tensor_source *s,
@@ -149,7 +167,7 @@ struct eagle3 *eagle3_free(struct eagle3 *m)
 	if (!m)
 		return NULL;
 	struct weight *const mats[] = {&m->fc, &m->qkv, &m->o, &m->gu, &m->down, &m->head};
-	real *const vecs[] = {m->norm_in, m->norm_hidden, m->norm_post, m->norm, m->scratch};
+	real *const vecs[] = {m->norm_in, m->norm_hidden, m->norm_post, m->norm, m->norm_fc, m->scratch};
 	for (size_t i = 0; i < sizeof mats / sizeof *mats; i++)
 		m->d->ops->weight_free(m->d, mats[i]);
 	for (size_t i = 0; i < sizeof vecs / sizeof *vecs; i++)
@@ -182,13 +200,13 @@ uint32_t eagle3_target_id(const struct eagle3 *m, uint32_t draft_id)
 
 /* ---- unpacking ---- */
 
-static int unpack_vector(const struct eagle3 *m, const real *v, void *ret_host)
+static int unpack_vector(const struct eagle3 *m, const real *v, int n, void *ret_host)
 {
-	real *host = malloc((size_t)m->c.H * sizeof *host);
+	real *host = malloc((size_t)n * sizeof *host);
 	if (!host)
 		return -ENOMEM;
-	int r = m->d->ops->download(m->d, host, v, (size_t)m->c.H * sizeof *host);
-	for (int i = 0; !r && i < m->c.H; i++) {
+	int r = m->d->ops->download(m->d, host, v, (size_t)n * sizeof *host);
+	for (int i = 0; !r && i < n; i++) {
 		if (m->type == DT_BF16)
 			((uint16_t *)ret_host)[i] = f32_to_bf16((float)host[i]);
 		else
@@ -230,17 +248,18 @@ int eagle3_unpack(const struct eagle3 *m, enum eagle3_tensor t, void *ret_host, 
 	case E3_UP: return unpack_part(m, &m->gu, c->I, ret_host, bytes);
 	case E3_DOWN: return unpack_part(m, &m->down, 0, ret_host, bytes);
 	case E3_HEAD: return unpack_part(m, &m->head, 0, ret_host, bytes);
-	case E3_NORM_IN: return unpack_vector(m, m->norm_in, ret_host);
-	case E3_NORM_HIDDEN: return unpack_vector(m, m->norm_hidden, ret_host);
-	case E3_NORM_POST: return unpack_vector(m, m->norm_post, ret_host);
-	case E3_NORM: return unpack_vector(m, m->norm, ret_host);
+	case E3_NORM_IN: return unpack_vector(m, m->norm_in, cols, ret_host);
+	case E3_NORM_HIDDEN: return unpack_vector(m, m->norm_hidden, cols, ret_host);
+	case E3_NORM_POST: return unpack_vector(m, m->norm_post, cols, ret_host);
+	case E3_NORM: return unpack_vector(m, m->norm, cols, ret_host);
+	case E3_NORM_FC: return cols ? unpack_vector(m, m->norm_fc, cols, ret_host) : 0;
 	default: return -EINVAL;
 	}
 }
 
 /* ---- forward ---- */
 
-struct views { real *h, *e, *x2, *qkv, *attn, *y, *gu, *act, *top; };
+struct views { real *h, *e, *x2, *qkv, *attn, *y, *gu, *act, *top, *f; };
 
 /* Floats a row needs in scratch, cut into the views below. */
 static int cut_scratch(struct eagle3 *m, int M, int n_logits, struct views *v)
@@ -248,8 +267,8 @@ static int cut_scratch(struct eagle3 *m, int M, int n_logits, struct views *v)
 	const struct eagle3_config *c = &m->c;
 	size_t n = (size_t)M, H = (size_t)c->H, I = (size_t)c->I, nq = (size_t)(c->n_head * c->hd);
 	size_t width[] = {n * H, n * H, n * 2 * H, n * (nq + 2 * (size_t)(c->n_kv * c->hd)), n * nq,
-			  n * H, n * 2 * I, n * I, (size_t)n_logits * H};
-	real **at[] = {&v->h, &v->e, &v->x2, &v->qkv, &v->attn, &v->y, &v->gu, &v->act, &v->top};
+			  n * H, n * 2 * I, n * I, (size_t)n_logits * H, m->norm_fc ? n * 3 * (size_t)c->H_t : 0};
+	real **at[] = {&v->h, &v->e, &v->x2, &v->qkv, &v->attn, &v->y, &v->gu, &v->act, &v->top, &v->f};
 	size_t total = 0;
 	for (size_t i = 0; i < sizeof width / sizeof *width; i++)
 		total += (width[i] + 15) & ~(size_t)15;
@@ -285,6 +304,15 @@ static int attention(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_b
 	return o->linear(d, v->h, c->H, &m->o, v->attn, nq, b->M, true);
 }
 
+/* g = fc(f), f normalised first where the draft says so: as a whole, or a third at a time. */
+static int fuse(struct eagle3 *m, const struct views *v, const real *features, int M)
+{
+	int F = 3 * m->c.H_t, n = eagle3_tensor_parts(&m->c, E3_NORM_FC), w = n ? F / n : 0;
+	for (int i = 0; i < n; i++)
+		TRY(m->d->ops->rmsnorm(m->d, v->f + i * w, F, NULL, features + i * w, F, m->norm_fc + i * w, m->c.rms_eps, M, w));
+	return m->d->ops->linear(m->d, v->h, m->c.H, &m->fc, n ? v->f : features, F, M, false);
+}
+
 int eagle3_forward(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_batch *b,
 		   const real *features, const real *feedback_in, real *feedback_out, real *logits)
 {
@@ -297,18 +325,22 @@ int eagle3_forward(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_bat
 		return 0;
 	TRY(cut_scratch(m, M, b->n_logits, &v));
 	if (features)
-		TRY(o->linear(d, v.h, H, &m->fc, features, 3 * c->H_t, M, false));
+		TRY(fuse(m, &v, features, M));
 	else
 		TRY(o->copy_rows(d, v.h, H, feedback_in, H, NULL, M, H));
 	TRY(o->embed(d, v.e, m->embedding, b->ids, M));
 	TRY(o->rmsnorm(d, v.x2, 2 * H, NULL, v.e, H, m->norm_in, c->rms_eps, M, H));
 	TRY(o->rmsnorm(d, v.x2 + H, 2 * H, NULL, v.h, H, m->norm_hidden, c->rms_eps, M, H));
+	if (c->norm_before_residual)
+		TRY(o->copy_rows(d, v.h, H, v.x2 + H, 2 * H, NULL, M, H));
 	TRY(attention(m, kv, b, &v));
 	TRY(o->rmsnorm(d, v.y, H, NULL, v.h, H, m->norm_post, c->rms_eps, M, H));
 	TRY(o->linear(d, v.gu, 2 * c->I, &m->gu, v.y, H, M, false));
 	TRY(o->silu_gate(d, v.act, v.gu, M, c->I));
 	TRY(o->linear(d, v.h, H, &m->down, v.act, c->I, M, true));
-	if (feedback_out)
+	if (feedback_out && c->norm_output)
+		TRY(o->rmsnorm(d, feedback_out, H, NULL, v.h, H, m->norm, c->rms_eps, M, H));
+	else if (feedback_out)
 		TRY(o->copy_rows(d, feedback_out, H, v.h, H, NULL, M, H));
 	if (!logits || b->n_logits < 1)
 		return 0;

@@ -4,6 +4,10 @@
  * x = [norm_in(e), norm_hidden(g)]; attention over 2H-wide input; h = g + o(attn);
  * h += mlp(norm_post(h)); logits = head(norm(h)) over the draft vocabulary;
  * feedback = h before the final norm.
+ *
+ * Four flags of later drafts change one line each (eagle3.md §1.4): norm_before_fc, g = fc(norm_fc(f)); fc_norm, the same with
+ * each of the three features normalised by itself; norm_before_residual, h = norm_hidden(g) + o(attn); norm_output, feedback =
+ * norm(h).
  */
 #pragma once
 #include "kernels/model/model.h"
@@ -14,17 +18,21 @@ struct eagle3_config {
 	struct rope_config rope;
 	int max_ctx;
 	int boundaries[N_BOUNDARIES];
-	bool norm_before_residual, norm_before_fc, fc_norm, norm_output; /* all false = plain EAGLE-3; serving refuses others by name */
+	bool norm_before_residual, norm_before_fc, fc_norm, norm_output; /* all false = plain EAGLE-3; the two of fc exclude each other */
 };
 
 /* Names, shapes and order of a draft's own tensors: the one table both the server
  * and the learner walk. rows/cols as stored ([out,in]; vectors rows = 1). */
 enum eagle3_tensor {
 	E3_FC, E3_NORM_IN, E3_NORM_HIDDEN, E3_Q, E3_K, E3_V, E3_O, E3_NORM_POST,
-	E3_GATE, E3_UP, E3_DOWN, E3_NORM, E3_HEAD, E3_N_TENSORS
+	E3_GATE, E3_UP, E3_DOWN, E3_NORM, E3_HEAD, E3_N_TENSORS, /* every draft has these */
+	E3_NORM_FC = E3_N_TENSORS, E3_N_ALL                      /* [3 H_t] with norm_before_fc or fc_norm; else it has no columns */
 };
 const char *eagle3_tensor_name(enum eagle3_tensor t); /* "fc.weight", "midlayer.self_attn.q_proj.weight", ... */
 void eagle3_tensor_shape(const struct eagle3_config *c, enum eagle3_tensor t, int *ret_rows, int *ret_cols);
+/* As how many tensors a checkpoint holds it: 1, or 3 for fc_norm's, or 0. They are parts of its columns, end to end. */
+int eagle3_tensor_parts(const struct eagle3_config *c, enum eagle3_tensor t);
+const char *eagle3_part_name(const struct eagle3_config *c, enum eagle3_tensor t, int part);
 
 struct eagle3;
 

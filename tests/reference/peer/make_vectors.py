@@ -63,6 +63,7 @@ def make_config(c):
                          num_hidden_layers=1, vocab_size=c["V"], rms_norm_eps=c["eps"], max_position_embeddings=512, pad_token_id=0, hidden_act="silu",
                          rope_parameters=rope)
     config.draft_vocab_size, config.target_hidden_size = c["Vd"], c["Ht"]
+    config.fc_norm = bool(c.get("fc_norm"))
     for key, value in (("attention_bias", False), ("pretraining_tp", 1)):
         if not hasattr(config, key):
             setattr(config, key, value)
@@ -122,9 +123,10 @@ def case(torch, ttt, out_class, name, c, lens, seed, loss=None, states=False, L=
     total.backward()
 
     weights = dict(draft.named_parameters())
-    grads = torch.cat([weights[n].grad.reshape(-1) for n in TENSORS.values()])
+    names = [*TENSORS.values(), *(f"fc_norm.{i}.weight" for i in range(3 if c.get("fc_norm") else 0))]
+    grads = torch.cat([weights[n].grad.reshape(-1) for n in names])
     o = out_class(name)
-    o.array("params", torch.cat([weights[n].detach().reshape(-1) for n in TENSORS.values()]), "f32")
+    o.array("params", torch.cat([weights[n].detach().reshape(-1) for n in names]), "f32")
     o.array("grads", grads, "f32")
     o.array("embedding", (draft.embed_tokens.weight.detach().numpy().view("uint32") >> 16).astype("uint16"), "u16")
     o.array("d2t", draft.d2t, "i64")
@@ -152,6 +154,8 @@ def case(torch, ttt, out_class, name, c, lens, seed, loss=None, states=False, L=
                    rope_low=r.get("low", 0), rope_high=r.get("high", 0), rope_orig=r.get("orig", 0), rope_beta_fast=r.get("beta_fast", 0),
                    rope_beta_slow=r.get("beta_slow", 0), rope_mscale=r.get("mscale", 0), rope_mscale_all=r.get("mscale_all", 0),
                    total=total.item(), grad_norm=grads.double().norm().item())
+    if c.get("fc_norm"):
+        numbers["fc_norm"] = 1
     for key, value in numbers.items():
         o.number(key, value)
     for k in range(L):
@@ -172,6 +176,7 @@ CASES = [
     ("kl_llama3", WIDE | {"rope": LLAMA3}, [12, 5, 17], 3, {}),
     ("kl_yarn", BASE | {"nkv": 1, "Vd": 50, "rope": YARN}, [15], 4, {"L": 5, "decay": 0.7}),
     ("kl_states", WIDE, [16, 10], 5, {"states": True}),
+    ("kl_fc_norm", WIDE | {"fc_norm": 1}, [14, 9], 10, {}),
     ("lk_alpha", BASE, [13, 9], 6, {"loss": "alpha"}),
     ("lk_alpha_wide", WIDE | {"rope": {"kind": "linear", "factor": 2.0}}, [19], 7, {"loss": "alpha"}),
     ("lk_lambda", BASE, [14], 8, {"loss": "lambda"}),

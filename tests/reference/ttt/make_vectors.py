@@ -25,6 +25,7 @@ torch.set_num_threads(1)
 
 # Order of the flat parameter array.
 TENSORS = ["fc", "norm_in", "norm_hidden", "q", "k", "v", "o", "norm_post", "gate", "up", "down", "norm", "head"]
+FLAGS = ["norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"]  # eagle3.md §1.4; with either of the two of fc there is one tensor more, norm_fc
 
 
 class Out:
@@ -107,6 +108,10 @@ def run_segment(P, emb, seg, cfg, L):
     """Logits of every step of one run: list of [n_k rows = n-k, V_d]."""
     ids, pos, feats = seg["ids"], seg["pos"], seg["features"]
     n, H, nh, nkv, d, eps = len(pos), cfg["H"], cfg["nh"], cfg["nkv"], cfg["d"], cfg["eps"]
+    if cfg.get("norm_before_fc"):
+        feats = rms(feats, P["norm_fc"], eps)
+    if cfg.get("fc_norm"):
+        feats = torch.cat([rms(f, w, eps) for f, w in zip(feats.chunk(3, -1), P["norm_fc"].chunk(3))], dim=-1)
     g = feats @ P["fc"].T
     Ks, Vs, logits = [], [], []
     causal = torch.ones(n, n).tril().bool()
@@ -128,11 +133,12 @@ def run_segment(P, emb, seg, cfg, L):
         o = torch.einsum("hts,shd->thd", p[:, :, :n], Vs[0])
         for j in range(1, k + 1):
             o = o + p[:, :, n + j - 1].T[:, :, None] * Vs[j]
-        h = g + o.reshape(n, nh * d) @ P["o"].T
+        h = (rms(g, P["norm_hidden"], eps) if cfg.get("norm_before_residual") else g) + o.reshape(n, nh * d) @ P["o"].T
         y = rms(h, P["norm_post"], eps)
         h = h + (F.silu(y @ P["gate"].T) * (y @ P["up"].T)) @ P["down"].T
-        logits.append(rms(h, P["norm"], eps) @ P["head"].T)
-        g = h
+        top = rms(h, P["norm"], eps)
+        logits.append(top @ P["head"].T)
+        g = top if cfg.get("norm_output") else h
     return logits
 
 
@@ -168,7 +174,7 @@ def shapes(c):
     return {
         "fc": (H, 3 * c["Ht"]), "norm_in": (H,), "norm_hidden": (H,), "q": (q, 2 * H), "k": (kv, 2 * H), "v": (kv, 2 * H),
         "o": (H, q), "norm_post": (H,), "gate": (c["I"], H), "up": (c["I"], H), "down": (H, c["I"]), "norm": (H,), "head": (c["Vd"], H),
-    }
+    } | ({"norm_fc": (3 * c["Ht"],)} if c.get("norm_before_fc") or c.get("fc_norm") else {})
 
 
 def params(c, gen, scale=0.25):
@@ -180,7 +186,7 @@ def params(c, gen, scale=0.25):
 
 
 def flat(P):
-    return torch.cat([P[t].detach().reshape(-1) for t in TENSORS])
+    return torch.cat([w.detach().reshape(-1) for w in P.values()])  # made in the order of TENSORS, norm_fc last
 
 
 def bf16_bits(x):
@@ -230,14 +236,14 @@ def case(name, cfg, lens, starts, L, decay, topk, seed):
     # shows on the console how far float32 torch itself is from it.
     single = ttt(P, emb, segs, cfg, L, decay)
     single[0].backward()
-    G32 = {t: P[t].grad for t in TENSORS}
-    P = {t: P[t].detach().double().requires_grad_(True) for t in TENSORS}
+    G32 = {t: w.grad for t, w in P.items()}
+    P = {t: w.detach().double().requires_grad_(True) for t, w in P.items()}
     for s in segs:
         s["features"], s["Q"] = s["features"].double(), s["Q"].double()
     total, loss, acc, alpha = ttt(P, emb.double(), segs, cfg, L, decay)
     total.backward()
-    G = {t: P[t].grad for t in TENSORS}
-    own = max(float((G[t] - G32[t]).abs().max() / G[t].abs().max()) for t in TENSORS)
+    G = {t: w.grad for t, w in P.items()}
+    own = max(float((G[t] - G32[t]).abs().max() / G[t].abs().max()) for t in G)
     assert acc == single[2], "an argmax hangs on rounding: take another seed"
     norm = math.sqrt(sum(float(g.double().pow(2).sum()) for g in G.values()))
 
@@ -248,6 +254,9 @@ def case(name, cfg, lens, starts, L, decay, topk, seed):
     o.number("rope_kind", ["default", "linear", "llama3", "yarn"].index(r.get("kind", "default")))
     for key in ("factor", "low", "high", "orig", "beta_fast", "beta_slow", "mscale", "mscale_all"):
         o.number("rope_" + key, r.get(key, 0))
+    for key in FLAGS:
+        if key in cfg:
+            o.number(key, cfg[key])
     o.number("n", n_all)
     o.number("L", L)
     o.number("decay", decay)
@@ -277,7 +286,7 @@ def case(name, cfg, lens, starts, L, decay, topk, seed):
         o.array("teacher_p", cat("t_p"), "f32")
     else:
         o.array("teacher_p", cat("Q"), "f32")
-    o.array("grads", torch.cat([G[t].reshape(-1) for t in TENSORS]), "f32")
+    o.array("grads", torch.cat([g.reshape(-1) for g in G.values()]), "f32")
     for k in range(L):  # rows t < n-k of each run, run after run
         rows = [s["logits"][k][: max(len(s["pos"]) - k, 0)] for s in segs]
         o.array(f"logits_{k}", torch.cat(rows), "f32")
@@ -352,6 +361,8 @@ if __name__ == "__main__":
     case("yarn", dict(base, H=40, nh=2, nkv=1, d=16, I=24, Vd=50, eps=1e-6,
                       rope=dict(kind="yarn", factor=4.0, orig=32, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all=0.0)),
          [9], [5], 5, 0.7, 0, 3)
+    case("norms", dict(base, fc_norm=1, norm_output=1), [8, 5], [0, 20], 6, 0.8, 0, 11)
+    case("norms_fc", dict(base, norm_before_fc=1, norm_before_residual=1), [12], [3], 7, 0.8, 5, 12)
     tiny = dict(H=8, Ht=6, I=12, nh=2, nkv=1, d=4, V=14, Vd=10, eps=1e-5, theta=10000.0)
     optim_case("adamw", "adamw", tiny, 4)
     optim_case("muon", "muon", tiny, 5)

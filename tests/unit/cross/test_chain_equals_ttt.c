@@ -1,6 +1,6 @@
 /* The law that lets a learner train what a server runs: row t of TTT step k is the
- * served draft chain's step k after prefix t. For every row and step of three
- * shapes, with f32 weights, within 3e-6 of the largest logit (eagle3.md §0).
+ * served draft chain's step k after prefix t. For every row and step of five
+ * cases, with f32 weights, within 3e-6 of the largest logit (eagle3.md §0).
  * The served side is kernels/model/eagle3.c over paged attention, the learner's is
  * learn/ttt_forward.c over TTT attention; they share only single ops.
  */
@@ -20,7 +20,7 @@ static real *ttt_all_logits(const struct ttt_case *k, struct dev *d, int steps)
 	assert_int_equal(ttt_forward(t, k->b.pos, NULL), 0);
 	for (int i = 0; i < steps; i++) {
 		int m = k->b.n - i;
-		assert_int_equal(ttt_logits(t, t->step[i + 1].g, NULL, m), 0);
+		assert_int_equal(ttt_logits(t, t->step[i].h2, NULL, m), 0);
 		assert_int_equal(d->ops->download(d, all + (size_t)i * n * row, t->logits, (size_t)m * row * sizeof(real)), 0);
 	}
 	ttt_free(t);
@@ -73,6 +73,8 @@ static void test_chain_equals_ttt(void **state)
 		check_case("plain", 13, isa[i]);
 		check_case("packed", 11, isa[i]);
 		check_case("yarn", 9, isa[i]);
+		check_case("norms", 12, isa[i]);
+		check_case("norms_fc", 12, isa[i]);
 	}
 }
 

@@ -102,7 +102,7 @@ static void one_chain(const char *name, int n)
 	chain_open(&s, d, &k.c, k.params, k.d2t, k.embedding);
 	for (int i = 0; i < 3; i++) {
 		double top = 0, diff = 0;
-		assert_int_equal(ttt_logits(t, t->step[i + 1].g, NULL, n - i), 0);
+		assert_int_equal(ttt_logits(t, t->step[i].h2, NULL, n - i), 0);
 		assert_int_equal(d->ops->download(d, all, t->logits, (size_t)(n - i) * row * sizeof(real)), 0);
 		for (int at = 0; at + i < n; at++) {
 			chain_extend(&s, k.b.ids, k.b.pos, k.b.features, at, at);

@@ -22,12 +22,14 @@ static inline int chain_get(void *ctx, const char *name, struct tensor_view *ret
 {
 	const struct chain *s = ctx;
 	(void)e;
-	for (int i = 0; i < E3_N_TENSORS; i++) {
-		if (strcmp(name, eagle3_tensor_name((enum eagle3_tensor)i)))
-			continue;
-		*ret = (struct tensor_view){.type = DT_F32, .rows = s->lay.rows[i], .cols = s->lay.cols[i], .data = s->weights + s->lay.off[i]};
-		return 0;
-	}
+	for (int i = 0; i < E3_N_ALL; i++)
+		for (int part = 0, parts = eagle3_tensor_parts(s->c, (enum eagle3_tensor)i); part < parts; part++) {
+			int cols = s->lay.cols[i] / parts;
+			if (strcmp(name, eagle3_part_name(s->c, (enum eagle3_tensor)i, part)))
+				continue;
+			*ret = (struct tensor_view){.type = DT_F32, .rows = s->lay.rows[i], .cols = cols, .data = s->weights + s->lay.off[i] + (size_t)part * (size_t)cols};
+			return 0;
+		}
 	return -ENOENT;
 }
 

@@ -1,5 +1,5 @@
 /* The trainer against the published peer itself, SpecForge 0.2.0 run on a CPU: each step's loss, accuracy and
- * acceptance, and every tensor's gradient, for its three kinds of loss, padded batches, RoPE variants, teachers
+ * acceptance, and every tensor's gradient, for its three kinds of loss, padded batches, RoPE variants, a norm before fc, teachers
  * as distributions and as final states with a head. The vectors are committed (tests/reference/peer);
  * where its venv is installed the package is also run here and now, on a seed that nobody chose.
  */
@@ -7,7 +7,7 @@
 #include "daemon/base/fs.h"
 #include "tests/unit/learn/vectors.h"
 
-static const char *const cases[] = {"kl", "kl_alone", "kl_llama3", "kl_yarn", "kl_states", "lk_alpha", "lk_alpha_wide", "lk_lambda", "lk_lambda_states"};
+static const char *const cases[] = {"kl", "kl_alone", "kl_llama3", "kl_yarn", "kl_states", "kl_fc_norm", "lk_alpha", "lk_alpha_wide", "lk_lambda", "lk_lambda_states"};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
 /* A case of the peer's: besides what ttt has, the kind of loss, masses, and teachers as states. */
@@ -85,7 +85,7 @@ static void compare(const char *dir, const char *name, enum dev_isa isa)
 	real *want = vectors_reals(p.k.v, "grads", NULL);
 	const real *got = trainer_eagle3.grads(t);
 	draft_layout_init(&p.k.c, &lay);
-	for (int i = 0; i < E3_N_TENSORS; i++) {
+	for (int i = 0; i < E3_N_ALL; i++) {
 		double diff = worst(got + lay.off[i], want + lay.off[i], (size_t)lay.rows[i] * (size_t)lay.cols[i]);
 		if (!(diff <= 5e-5)) /* in double ours is 2.5e-5 from the peer under yarn: the float rounding of its angles */
 			fail_msg("%s: gradient of %s is off by %.3g of its largest", name, eagle3_tensor_name((enum eagle3_tensor)i), diff);

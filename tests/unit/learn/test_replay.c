@@ -128,9 +128,9 @@ static void assert_same(const struct replay_result *got, const struct replay_res
 static void test_walk(void **state)
 {
 	(void)state;
-	const char *const names[] = {"plain", "packed"};
+	const char *const names[] = {"plain", "packed", "norms", "norms_fc"};
 	const int first[] = {0, 17, 84, N - 2, N - 1};
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 4; i++) {
 		struct text x;
 		open_text(&x, names[i], i ? ISA_PORTABLE : ISA_AUTO, 5 + (uint64_t)i);
 		for (int k = 1; k <= 7; k++)

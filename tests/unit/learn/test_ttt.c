@@ -1,12 +1,12 @@
 /* The TTT trainer against an independent PyTorch model (tests/reference/ttt): every
- * step's loss and accuracy, every tensor's gradient, for three shapes: plain; packed
- * runs with a sparse teacher, llama3 RoPE and n_head*hd != H; yarn with V_d = V.
+ * step's loss and accuracy, every tensor's gradient, for five: plain; packed
+ * runs with a sparse teacher, llama3 RoPE and n_head*hd != H; yarn with V_d = V; and the four norm flags in two drafts.
  * Also: the packing law (a run alone gives what it gives in company), and that one
  * and two threads make the same bits.
  */
 #include "tests/unit/learn/vectors.h"
 
-static const char *const cases[] = {"plain", "packed", "yarn"};
+static const char *const cases[] = {"plain", "packed", "yarn", "norms", "norms_fc"};
 
 /* Steps, total, accuracies and the gradient of each tensor, on one device. */
 static void compare(const struct ttt_case *k, struct dev *d)
@@ -34,7 +34,7 @@ static void compare(const struct ttt_case *k, struct dev *d)
 	const real *got = trainer_eagle3.grads(t);
 	draft_layout_init(&k->c, &lay);
 	assert_int_equal(n, lay.total);
-	for (int i = 0; i < E3_N_TENSORS; i++) {
+	for (int i = 0; i < E3_N_ALL; i++) {
 		double diff = worst(got + lay.off[i], want + lay.off[i], (size_t)lay.rows[i] * (size_t)lay.cols[i]);
 		if (!(diff <= 1e-5))
 			fail_msg("gradient of %s is off by %.3g of its largest", eagle3_tensor_name((enum eagle3_tensor)i), diff);
@@ -79,7 +79,7 @@ static void test_logits(void **state)
 		snprintf(name, sizeof name, "logits_%d", i);
 		real *want = vectors_reals(k.v, name, &n);
 		assert_int_equal(n, (size_t)((k.b.n - i) * k.c.V_d));
-		assert_int_equal(ttt_logits(t, t->step[i + 1].g, NULL, k.b.n - i), 0);
+		assert_int_equal(ttt_logits(t, t->step[i].h2, NULL, k.b.n - i), 0);
 		double diff = worst(t->logits, want, n);
 		if (!(diff <= 1e-5))
 			fail_msg("logits of step %d off by %.3g", i, diff);

@@ -171,9 +171,9 @@ static void test_refuses(void **state)
 	o.lr = (real)NAN;
 	assert_int_equal(trainer_eagle3.new(d, &k.c, &o, k.d2t, k.embedding, &t, &e), -EINVAL);
 	struct eagle3_config c = k.c;
-	c.norm_output = true;
-	assert_int_equal(trainer_eagle3.new(d, &c, &k.opt, k.d2t, k.embedding, &t, &e), -ENOTSUP);
-	assert_non_null(strstr(e.text, "norm_output"));
+	c.fc_norm = c.norm_before_fc = true;
+	assert_int_equal(trainer_eagle3.new(d, &c, &k.opt, k.d2t, k.embedding, &t, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "norm_before_fc"));
 	c = k.c;
 	c.n_kv = 4;
 	assert_int_equal(trainer_eagle3.new(d, &c, &k.opt, k.d2t, k.embedding, &t, &e), -EINVAL);

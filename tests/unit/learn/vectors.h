@@ -70,6 +70,15 @@ static inline const struct vector_entry *vectors_find(const struct vectors *v, c
 	return NULL;
 }
 
+/* 0 where the case does not have it. */
+static inline double vectors_optional(const struct vectors *v, const char *name)
+{
+	for (int i = 0; i < v->n; i++)
+		if (!strcmp(v->entry[i].name, name))
+			return v->entry[i].number;
+	return 0;
+}
+
 static inline double vectors_number(const struct vectors *v, const char *name)
 {
 	return vectors_find(v, name)->number;
@@ -112,6 +121,8 @@ static inline struct eagle3_config vectors_config(const struct vectors *v)
 		.rms_eps = (real)vectors_number(v, "eps"),
 		.max_ctx = 4096,
 		.rope = {.theta = vectors_number(v, "theta"), .kind = ROPE_DEFAULT},
+		.norm_before_residual = vectors_optional(v, "norm_before_residual") > 0, .norm_before_fc = vectors_optional(v, "norm_before_fc") > 0,
+		.fc_norm = vectors_optional(v, "fc_norm") > 0, .norm_output = vectors_optional(v, "norm_output") > 0,
 	};
 	return c;
 }
