@@ -171,8 +171,9 @@ static int line_receive(struct comm *c, struct message *m)
 	return 0;
 }
 
-/* What the sockets bring and take now; messages of a line in their order. *ret_left: how many are not through. */
-static int move(struct nccl *n, int *ret_left)
+/* What the sockets bring and take now; messages of a line in their order. *ret_left: how many are not through. listen: hear who gives up
+ * though nothing is left. */
+static int move(struct nccl *n, bool listen, int *ret_left)
 {
 	struct comm *c = &n->comm;
 	int left = 0, r = 0;
@@ -187,7 +188,7 @@ static int move(struct nccl *n, int *ret_left)
 			left += !m[i].done;
 		}
 	}
-	for (int i = 0; i < n->n_lines && !r; i++) /* who says nothing expected may say that he is gone */
+	for (int i = 0; i < n->n_lines && !r && (left || listen); i++) /* who says nothing expected may say that he is gone */
 		if (n->line[i].fd >= 0 && !n->line[i].has_in && !n->line[i].left && (r = line_hear(c, &n->line[i])) == -EAGAIN)
 			r = 0;
 	*ret_left = left;
@@ -234,7 +235,7 @@ static int link_failed(struct nccl *n, const struct errtext *e)
 	for (int i = 0; i < 10 && !r; i++) {
 		if (i)
 			nap(n, 50);
-		r = move(n, &left);
+		r = move(n, true, &left);
 	}
 	return r ? r : give_up(c, -ECONNABORTED, "rank %d of %d: %.160s", c->rank, c->size, e->text);
 }
@@ -251,7 +252,7 @@ static int look(struct nccl *n, double waited)
 			return r ? link_failed(n, &e) : 0;
 	}
 	if (n->where == COMM_HOST || waited > 2e-3)
-		r = move(n, &left);
+		r = move(n, n->where == COMM_DEVICE, &left);
 	if (r && r != -EINPROGRESS)
 		return r;
 	if (n->where == COMM_HOST && !left)
@@ -329,7 +330,7 @@ static int nccl_post(struct comm *c, enum comm_memory where, const struct comm_o
 	n->n_in = n_in;
 	n->where = COMM_HOST;
 	int left;
-	return move(n, &left);
+	return move(n, false, &left);
 }
 
 /* ---- joining the devices ---- */

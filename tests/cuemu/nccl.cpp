@@ -3,7 +3,7 @@
  * A group is a file that all map: for each pair of ranks a ring of bytes, each message led by its length. What a group of sends and receives
  * has to do is one piece of work on their stream, tried again and again as its rings fill and drain; so a rank that is gone is waited for
  * for ever, as NCCL's kernels do. Nothing blocks: a call that must wait for others answers "in progress", and what GroupEnd was given reaches
- * the stream only when the caller asks how it stands, so that an event recorded too early shows.
+ * the stream only when the caller asks a second time how it stands, so that an event recorded too early shows.
  *
  * Faults: CUEMU_NCCL=what:rank:n. version:0:code (of all), init:R:0 (refused), error:R:n (the n-th group of
  * messages ends with an asynchronous error), hang:R:n (it never ends), die:R:n (the process is killed in the middle of it). count:0:0 is
@@ -107,6 +107,7 @@ struct ncclComm {
 	bool joining;
 	cudaStream_t stream;
 	std::shared_ptr<group> now, handed; /* being made; given by GroupEnd and not on the stream yet */
+	bool asked; /* how it stands, since */
 	long groups;
 };
 
@@ -256,17 +257,20 @@ int ncclCommGetAsyncError(ncclComm *c, int *ret)
 	*ret = c->s->error;
 	if (c->s->error)
 		return NCCL_OK;
-	*ret = c->joining || c->handed ? NCCL_IN_PROGRESS : NCCL_OK;
+	*ret = c->joining || (c->handed && !c->asked) ? NCCL_IN_PROGRESS : NCCL_OK;
 	if (c->joining && c->s->w->joined == c->s->size) {
 		c->joining = false;
 		unlink(c->path);
 		c->s->error = same_device(c);
 	}
-	if (c->handed) {
+	if (c->handed && !c->asked)
+		c->asked = true;
+	else if (c->handed) {
 		auto s = c->s;
 		auto g = std::move(c->handed);
 		cuemu::enqueue_until(c->stream, [s, g]() { return work(s.get(), g.get()); });
 		c->handed = nullptr;
+		c->asked = false;
 		if (fault_is("error", s->rank, c->groups)) {
 			snprintf(s->said, sizeof s->said, "connection closed by the other side");
 			s->error = NCCL_REMOTE_ERROR;

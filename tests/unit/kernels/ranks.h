@@ -59,6 +59,8 @@ static void *member_main(void *arg)
 	int r = dev_new(&(struct dev_options){.kind = m->by == BY_NCCL ? DEV_CUDA : DEV_CPU, .threads = 1, .isa = ISA_PORTABLE}, &d, &e);
 	if (!r)
 		r = comm_device(m->c, d, &e);
+	if (!r && m->by == BY_NCCL) /* who gives up below does so when all are here */
+		r = comm_barrier(m->c);
 	if (r)
 		fprintf(stderr, "%s\n", e.text);
 	EXPECT(r == 0);
