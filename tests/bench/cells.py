@@ -166,12 +166,14 @@ def start_to_ready(args, results):
 
 
 def operate(args, results):
-    """What operating costs, on the toy model: redraftctl status, 1,000 rollbacks under load (200 with --smoke), an idle daemon (operate.py)."""
-    row = measure_operating(args.bin, 200 if args.smoke else 1000, 10 if args.smoke else 60)
+    """What operating costs, on the toy model: redraftctl status, 1,000 rollbacks under load (200 with --smoke), switches under 16 clients, an idle daemon (operate.py)."""
+    row = measure_operating(args.bin, 200 if args.smoke else 1000, 4 if args.smoke else 20, 10 if args.smoke else 60)
     results.add("redraftctl status, P99", row["status_ms"]["p99"], "ms", 1)
     for what in ("stored", "answered"):
         results.add(f"rollback under 4 clients until {what}, P99", row["rollback"][f"{what}_ms"]["p99"], "ms", 1)
     results.add("requests failed, answers changed by rollbacks", row["rollback"]["failed"] + row["rollback"]["changed"], f"of {row['rollback']['answers']}", 1)
+    swap = row["swap"]
+    results.add("switches under 16 clients: P99 of time per token, more than without", swap["added_p99_ms"], "ms", 1, "a round", swap["added_p99_ms"] / swap["round_ms_p50"])
     results.add("idle redraftd, processor", row["idle"]["cpu_percent"], "%", 1)
     results.add("idle redraftd, memory", row["idle"]["rss_mib"], "MiB", 1)
 

@@ -4,6 +4,8 @@
   status    redraftctl status as a process, start to exit, 200 times
   rollback  from the daemon's socket to its answer, while 4 clients ask; every answer is compared with plain decoding. "stored": until the server's
             own log says that the version is live (what the issue bounds); "answered": until the caller knows, state.json on disk
+  swap      P99 of the time per token of 16 clients while versions are switched four times a second, less the same without, in alternating slices (A B B A);
+            the issue's bound is one round, which is given beside it
   idle      memory and processor share of a redraftd that nobody asks, with a server there, no broker
 
 One JSON object a line, then a table.
@@ -77,14 +79,14 @@ def status(pair):
 
 def idle(pair, seconds):
     def cpu():
-        fields = Path(f"/proc/{pair.daemon.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        tasks = Path(f"/proc/{pair.daemon.pid}/task").iterdir()  # by the scheduler's own count: a tick of 10 ms is too coarse
+        return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks) / 1e9
     def memory(key):
         return int(re.search(rf"{key}:\s+(\d+)", Path(f"/proc/{pair.daemon.pid}/smaps_rollup").read_text()).group(1)) / 1024
     time.sleep(2)
     began, was = time.monotonic(), cpu()
     time.sleep(seconds)
-    return {"cpu_percent": round(100 * (cpu() - was) / (time.monotonic() - began), 3), "rss_mib": round(memory("Rss"), 1), "own_mib": round(memory("Private_Dirty"), 1)}
+    return {"cpu_percent": round(100 * (cpu() - was) / (time.monotonic() - began), 4), "rss_mib": round(memory("Rss"), 1), "own_mib": round(memory("Private_Dirty"), 1)}
 
 
 def rollbacks(pair, n):
@@ -134,11 +136,46 @@ def rollbacks(pair, n):
             "changed": sum(not a.same_text(plain[i]) for i, a in answers)}
 
 
-def measure(bin_, n_rollbacks, idle_s):
+def swap(pair, pairs, slice_s=3.0, clients=16):
+    one, two = pair.versions
+    done, stop, lock = [], threading.Event(), threading.Lock()
+
+    def work(k):
+        while not stop.is_set():
+            a = client.chat(pair.address, [{"role": "user", "content": f"Item {k % 8}?"}], temperature=0.5, seed=k % 8, max_tokens=32)
+            with lock:
+                done.append(a)
+            k += 1
+    workers = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(clients)]
+    for w in workers:
+        w.start()
+    time.sleep(slice_s)
+    tpot, switches = {False: [], True: []}, 0
+    for i in range(2 * pairs):
+        switching = i % 4 in (1, 2)
+        with lock:
+            done.clear()
+        end = time.monotonic() + slice_s
+        while time.monotonic() < end:
+            if switching:
+                pair.ask("Promote", version=(one, two)[switches % 2])
+                switches += 1
+            time.sleep(0.25)
+        with lock:
+            tpot[switching] += [1e3 / a.decode_tok_s() for a in done if a.ok and a.tokens > 8]
+    round_ms = varlink.call(pair.sockets["serve"], "io.redraft.Serve.Status")["latency"]["round_ms_p50"]
+    stop.set()
+    for w in workers:
+        w.join()
+    still, moved = quantiles(tpot[False]), quantiles(tpot[True])
+    return {"switches": switches, "tpot_ms": still, "tpot_ms_switching": moved, "added_p99_ms": round(moved["p99"] - still["p99"], 2), "round_ms_p50": round(round_ms, 2)}
+
+
+def measure(bin_, n_rollbacks, n_pairs, idle_s):
     with tempfile.TemporaryDirectory(prefix="rdo-") as dir_:
         pair = Pair(bin_, dir_)
         try:
-            return {"status_ms": status(pair), "rollback": rollbacks(pair, n_rollbacks), "idle": idle(pair, idle_s)}
+            return {"status_ms": status(pair), "rollback": rollbacks(pair, n_rollbacks), "swap": swap(pair, n_pairs), "idle": idle(pair, idle_s)}
         finally:
             pair.family.stop()
 
@@ -147,9 +184,10 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--bin", default=str(ROOT / "build/release/bin"))
     p.add_argument("--rollbacks", type=int, default=1000)
+    p.add_argument("--pairs", type=int, default=20, help="of slices, with and without switches")
     p.add_argument("--idle", type=float, default=60)
     a = p.parse_args()
-    for name, figures in measure(a.bin, a.rollbacks, a.idle).items():
+    for name, figures in measure(a.bin, a.rollbacks, a.pairs, a.idle).items():
         print(json.dumps({"what": name, **figures}), flush=True)
 
 
