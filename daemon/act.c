@@ -121,6 +121,16 @@ void act_release(struct act *a, act_answer *answer, void *arg)
 	act_verb(a, &(struct ro_event){.kind = RO_RELEASE}, answer, arg);
 }
 
+void act_pause(struct act *a, const char *why, act_answer *answer, void *arg)
+{
+	act_verb(a, &(struct ro_event){.kind = RO_PAUSE, .text = why}, answer, arg);
+}
+
+void act_resume(struct act *a, act_answer *answer, void *arg)
+{
+	act_verb(a, &(struct ro_event){.kind = RO_RESUME}, answer, arg);
+}
+
 void act_follow(struct act *a, uint32_t version, const char *leader)
 {
 	act_event(a, &(struct ro_event){.kind = RO_FOLLOW, .version = version, .text = leader});
@@ -151,6 +161,17 @@ static struct metric *act_verdicts(struct act *a, const char *verdict)
 	return metrics_counter(a->metrics, "redraft_verdicts_total", label, "Verdicts on candidate versions.");
 }
 
+/* journalctl REDRAFT_EVENT=rollout REDRAFT_LIVE=7 */
+static void act_log(const struct act *a, const char *text)
+{
+	const struct store_state *s = &a->r.s;
+	char fields[160];
+
+	snprintf(fields, sizeof fields, "REDRAFT_EVENT=rollout\nREDRAFT_LIVE=%u\nREDRAFT_PREVIOUS=%u\nREDRAFT_GENERATION=%llu\n", s->live, s->previous,
+		 (unsigned long long)s->generation);
+	log_fields(LOG_INFO, fields, "%s", text);
+}
+
 static void act_do(struct act *a, const struct ro_action *x)
 {
 	switch (x->kind) {
@@ -178,7 +199,7 @@ static void act_do(struct act *a, const struct ro_action *x)
 	case RO_DO_LOOK: act_look(a); break;
 	case RO_DO_ANSWER: act_answer_now(a, x); break;
 	case RO_DO_LOG:
-		log_info("%s", x->text);
+		act_log(a, x->text);
 		act_say(a, ACT_NEWS_ROLLOUT, x->text);
 		break;
 	}

@@ -52,6 +52,8 @@ void act_pin(struct act *a, uint32_t version, act_answer *answer, void *arg);
 void act_unpin(struct act *a, act_answer *answer, void *arg);
 void act_hold(struct act *a, const char *why, act_answer *answer, void *arg);
 void act_release(struct act *a, act_answer *answer, void *arg);
+void act_pause(struct act *a, const char *why, act_answer *answer, void *arg);
+void act_resume(struct act *a, act_answer *answer, void *arg);
 /* The fleet's leader (its name, for people) is at this version; said again until we are. */
 void act_follow(struct act *a, uint32_t version, const char *leader);
 /* What the watcher says, once a second: the level of drift, and a sentence when something changed ("" = no).

@@ -34,7 +34,7 @@ void act_alarm(struct act *a, const char *text)
 {
 	if (a->r.s.alarm[0])
 		return;
-	log_error("%s; training paused, promotions held until release", text);
+	log_fields(LOG_ERROR, "REDRAFT_EVENT=decay\n", "%s; training paused, promotions held until release", text);
 	act_say(a, ACT_NEWS_DECAY, text);
 	act_event(a, &(struct ro_event){.kind = RO_ALARM, .text = text});
 }
@@ -79,7 +79,7 @@ void act_compare(struct act *a)
 void act_drift(struct act *a, int level, const char *text)
 {
 	if (text[0]) {
-		log_warn("%s", text);
+		log_fields(LOG_WARN, "REDRAFT_EVENT=drift\n", "%s", text);
 		act_say(a, ACT_NEWS_DRIFT, text);
 	}
 	metric_set(metrics_gauge(a->metrics, "redraft_decay", NULL, "1 while an alarm stands: the engine or the target was found not to do what it did."), a->r.s.alarm[0] != 0);

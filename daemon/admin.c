@@ -135,6 +135,8 @@ static const struct rpc_method admin_methods[] = {
 	{"io.redraft.Daemon.Unpin", RPC_CONTROL, admin_unpin},
 	{"io.redraft.Daemon.Hold", RPC_CONTROL, admin_hold},
 	{"io.redraft.Daemon.Release", RPC_CONTROL, admin_release},
+	{"io.redraft.Daemon.PauseRollout", RPC_CONTROL, admin_pause},
+	{"io.redraft.Daemon.ResumeRollout", RPC_CONTROL, admin_resume},
 	{"io.redraft.Daemon.Probe", RPC_CONTROL, admin_probe},
 	{"io.redraft.Daemon.Drift", RPC_STATUS, admin_drift},
 	{"io.redraft.Daemon.Explain", RPC_STATUS, admin_explain},

@@ -80,7 +80,11 @@ static void admin_audited(const struct admin_request *q, const char *error, cons
 		(void)json_object_set_new(j, "why", report_text(q->why));
 	if (j && error)
 		(void)json_object_set_new(j, "message", report_text(text));
-	log_info("audit: %s by %s%s%s: %s%s%s%s%s", q->method, q->who, q->detail[0] ? " of " : "", q->detail, error ? error : "done", error ? ": " : "",
+	char fields[160];
+
+	snprintf(fields, sizeof fields, "REDRAFT_EVENT=audit\nREDRAFT_WHAT=%s\nREDRAFT_UID=%u\nREDRAFT_PEER_PID=%d\nREDRAFT_RESULT=%s\nREDRAFT_LIVE=%u\n", q->method, q->uid,
+		 q->pid, error ? error : "done", s->live);
+	log_fields(LOG_INFO, fields, "audit: %s by %s%s%s: %s%s%s%s%s", q->method, q->who, q->detail[0] ? " of " : "", q->detail, error ? error : "done", error ? ": " : "",
 		 error ? text : "", q->why[0] ? "; why: " : "", q->why);
 	news_say(a->o.news, "audit", s->live, "%s by %s%s%s: %s%s%s", q->method, q->who, q->detail[0] ? " of " : "", q->detail,
 		 error ? error : "done", q->why[0] ? "; why: " : "", q->why);
@@ -231,6 +235,27 @@ void admin_hold(void *ctx, struct rpc_call *call, json_t *params)
 		return;
 	memcpy(why, q->why, sizeof why); /* q may be answered and gone while this is looked at */
 	act_hold(a->o.act, why[0] ? why : NULL, admin_answered, q);
+}
+
+void admin_pause(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	struct admin_request *q = admin_begin(a, call, "PauseRollout", params);
+	char why[ADMIN_REASON + 1];
+
+	if (!q)
+		return;
+	memcpy(why, q->why, sizeof why); /* q may be answered and gone while this is looked at */
+	act_pause(a->o.act, why[0] ? why : NULL, admin_answered, q);
+}
+
+void admin_resume(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct admin *a = ctx;
+	struct admin_request *q = admin_begin(a, call, "ResumeRollout", params);
+
+	if (q)
+		act_resume(a->o.act, admin_answered, q);
 }
 
 void admin_release(void *ctx, struct rpc_call *call, json_t *params)

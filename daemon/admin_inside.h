@@ -51,6 +51,8 @@ void admin_rollback(void *ctx, struct rpc_call *call, json_t *params);
 void admin_pin(void *ctx, struct rpc_call *call, json_t *params);
 void admin_unpin(void *ctx, struct rpc_call *call, json_t *params);
 void admin_hold(void *ctx, struct rpc_call *call, json_t *params);
+void admin_pause(void *ctx, struct rpc_call *call, json_t *params);
+void admin_resume(void *ctx, struct rpc_call *call, json_t *params);
 void admin_release(void *ctx, struct rpc_call *call, json_t *params);
 /* admin_tail.c: what happens, as it happens */
 void admin_tail(void *ctx, struct rpc_call *call, json_t *params);

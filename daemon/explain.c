@@ -70,7 +70,7 @@ static void say_blocks(struct story *s, const struct rollout *r, uint32_t versio
 			say(s, "They are held because the engine does not do what its weights say: %s.", decay);
 	}
 	if (r->s.paused) {
-		say(s, "The rollout is paused.");
+		say(s, "The rollout is paused until `redraftctl resume`.");
 		blocks++;
 	}
 	if (r->frozen) {

@@ -188,7 +188,7 @@ static void redraftd_clock(struct redraftd *d)
 	clock_iso8601(clock_wall_ms(), now);
 	snprintf(text, sizeof text, "the clock was set %s by %lld min, to %.19sZ: freeze windows and the times of records go by it; nothing that waits or runs does, and nothing is "
 		 "removed for its age by it within a day", jump > 0 ? "forward" : "back", (long long)((llabs(jump) + 30000) / 60000), now);
-	log_warn("%s", text);
+	log_fields(LOG_WARN, "REDRAFT_EVENT=clock\n", "%s", text);
 	news_say(d->news, "daemon", act_rollout(d->act)->s.live, "%s", text);
 	audit_note(d->audit, "Clock", NULL, NULL, "%s", text);
 }
@@ -209,7 +209,7 @@ static void redraftd_second(void *arg)
 	metric_set(metrics_gauge(d->metrics, "redraft_fleet_behind", NULL, "1 while a follower is not where the leader of its fleet is."), fleet_behind(d->fleet));
 	watch_audit_tick(d->audit_topic);
 	while (watch_said(d->watch, text, sizeof text) || watch_audit_said(d->audit_topic, text, sizeof text) || fleet_said(d->fleet, text, sizeof text)) {
-		log_warn("%s", text);
+		log_fields(LOG_WARN, "REDRAFT_EVENT=kafka\n", "%s", text);
 		news_say(d->news, "kafka", act_rollout(d->act)->s.live, "%s", text);
 	}
 	report_metrics(d->metrics, d->act);

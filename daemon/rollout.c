@@ -421,7 +421,7 @@ static void ro_next(struct rollout *r, uint64_t now_us, struct ro_actions *a)
 		r->told = gated;
 		ro_verdict(a, gated, "accepted", "gated; waiting for its turn");
 	}
-	if (candidate && r->learn_up && !r->eval.running && now_us >= r->eval.again_us) {
+	if (candidate && r->learn_up && !r->s.paused && !r->eval.running && now_us >= r->eval.again_us) {
 		struct ro_action *x = ro_do(a, RO_DO_EVALUATE, candidate);
 
 		r->eval.running = true;
@@ -492,6 +492,8 @@ int rollout_apply(struct rollout *r, const struct ro_event *ev, struct ro_action
 	case RO_UNPIN: ro_on_unpin(r, ev, a); break;
 	case RO_HOLD: ro_on_hold(r, ev, a); break;
 	case RO_RELEASE: ro_on_release(r, a); break;
+	case RO_PAUSE: ro_on_pause(r, ev, a); break;
+	case RO_RESUME: ro_on_resume(r, a); break;
 	case RO_CANARIED: ro_on_canaried(r, ev, a); break;
 	case RO_JUDGED: ro_on_judged(r, ev, a); break;
 	case RO_ALARM: ro_on_alarm(r, ev, a); break;

@@ -92,6 +92,8 @@ enum ro_event_kind {
 	RO_UNPIN,
 	RO_HOLD,      /* text: why */
 	RO_RELEASE,
+	RO_PAUSE,     /* text: why: nothing is judged or promoted until RO_RESUME; what is live is kept live, and can be rolled back */
+	RO_RESUME,
 	RO_CANARIED,  /* id, version, permille, salt, result: RO_OK, RO_GENERATION, RO_BAD, RO_LATER, RO_NOBODY, RO_HUNG; text */
 	RO_JUDGED,    /* version, permille: the canary by what was served; RO_OK step passed, RO_BAD harm, RO_LATER no harm yet, few requests; text */
 	RO_ALARM,     /* text: the engine or the target is not to be trusted: hold, and pause training, until RO_RELEASE */
@@ -140,7 +142,7 @@ struct ro_action {
 	bool all, checked, by_operator;
 	uint64_t generation;
 	const char *verdict;    /* "accepted", ...: static */
-	enum ro_event_kind verb; /* DO_ANSWER: RO_PROMOTE, RO_ROLLBACK, RO_PIN, RO_UNPIN, RO_HOLD, RO_RELEASE */
+	enum ro_event_kind verb; /* DO_ANSWER: RO_PROMOTE, RO_ROLLBACK, RO_PIN, RO_UNPIN, RO_HOLD, RO_RELEASE, RO_PAUSE, RO_RESUME */
 	const char *error;      /* DO_ANSWER: NULL = done, else the error's name: static */
 	char text[RO_TEXT];
 };

@@ -54,6 +54,8 @@ void ro_on_follow(struct rollout *r, const struct ro_event *ev, struct ro_action
 void ro_on_pin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_unpin(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_on_hold(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+void ro_on_pause(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+void ro_on_resume(struct rollout *r, struct ro_actions *a);
 void ro_on_release(struct rollout *r, struct ro_actions *a);
 void ro_back_loaded(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_back_activated(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);

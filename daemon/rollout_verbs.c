@@ -236,6 +236,27 @@ void ro_on_hold(struct rollout *r, const struct ro_event *ev, struct ro_actions 
 	ro_answer(a, RO_HOLD, NULL, "%s", "");
 }
 
+/* Further than a hold: candidates are not even judged, and wait as they are. */
+void ro_on_pause(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	ro_let_go(r, "the rollout is paused", a);
+	if (!r->s.paused)
+		ro_say(a, "the rollout is paused: %.120s", ev->text ? ev->text : "asked by an operator");
+	r->s.paused = true;
+	ro_do(a, RO_DO_SAVE, 0);
+	ro_answer(a, RO_PAUSE, NULL, "%s", "");
+}
+
+void ro_on_resume(struct rollout *r, struct ro_actions *a)
+{
+	if (r->s.paused)
+		ro_say(a, "the rollout goes on");
+	r->s.paused = false;
+	r->eval.since_us = r->now_us; /* a candidate's patience was not used up meanwhile */
+	ro_do(a, RO_DO_SAVE, 0);
+	ro_answer(a, RO_RESUME, NULL, "%s", "");
+}
+
 void ro_on_release(struct rollout *r, struct ro_actions *a)
 {
 	if (r->s.hold)

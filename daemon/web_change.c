@@ -106,7 +106,10 @@ static void web_answered(void *arg, const char *error, const char *text, uint32_
 
 	if (j && error)
 		(void)json_object_set_new(j, "message", report_text(text));
-	log_info("audit: %s by %s%s%s: %s%s%s", x->what, x->who, x->detail[0] ? " of " : "", x->detail, error ? error : "done", error ? ": " : "",
+	char fields[192];
+
+	snprintf(fields, sizeof fields, "REDRAFT_EVENT=audit\nREDRAFT_WHAT=%.20s\nREDRAFT_RESULT=%.60s\nREDRAFT_LIVE=%u\n", x->what, error ? error : "done", s->live);
+	log_fields(LOG_INFO, fields, "audit: %s by %s%s%s: %s%s%s", x->what, x->who, x->detail[0] ? " of " : "", x->detail, error ? error : "done", error ? ": " : "",
 		 error ? text : "");
 	news_say(x->w->o.news, "audit", s->live, "%s by %s%s%s: %s", x->what, x->who, x->detail[0] ? " of " : "", x->detail, error ? error : "done");
 	if (x->q) {

@@ -1,4 +1,4 @@
-/* Log lines for the journal: "<priority>text" on stderr, one write(2) each.
+/* Log lines: "<priority>text" on stderr, one write(2) each; where stderr is the journal's, a message with fields at its own socket.
  *
  * Only programs log; rooms below return codes and errtext. A line says what
  * happened, to what, and what happens next. The descriptor is switched to
@@ -13,6 +13,11 @@ enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7 };
 void log_init(const char *program, enum log_level max);
 void log_set_level(enum log_level max); /* any time, any thread */
 void PRINTF(2, 3) log_line(enum log_level level, const char *fmt, ...);
+/* The same with fields, "NAME=value\nNAME=value\n", by which the journal finds it (journalctl REDRAFT_EVENT=switch); elsewhere they are
+ * left out. Names: upper case, digits, _; values without control characters. */
+void PRINTF(3, 4) log_fields(enum log_level level, const char *fields, const char *fmt, ...);
+/* Send to the journal's own socket at path: log_init does where stderr is the journal's. NULL: to stderr. */
+void log_to_journal(const char *path);
 unsigned long log_dropped(void);
 
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)

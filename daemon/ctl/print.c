@@ -75,6 +75,8 @@ void print_status(FILE *out, const json_t *params)
 	if (num(params, "pin") || held)
 		fprintf(out, "rollout  %s%s\n", num(params, "pin") ? "live is pinned" : "",
 			held ? (num(params, "pin") ? ", promotions are held" : "promotions are held (release or promote ends that)") : "");
+	if (json_is_true(json_object_get(params, "paused")))
+		fputs("rollout  is paused: candidates wait, unjudged (resume ends that)\n", out);
 	if (str(moving, "phase")[0] != '-')
 		fprintf(out, "moving   version %lld: %s for %.0f s (%s)\n", num(moving, "version"), str(moving, "phase"),
 			json_number_value(json_object_get(moving, "since_s")), str(moving, "why"));

@@ -62,6 +62,8 @@ static const struct ctl_verb ctl_verbs[] = {
 	{"unpin", "", "and may change again", D "Unpin", false, "", "reason", print_pin, NULL},
 	{"hold", "", "judge candidates, promote none", D "Hold", false, "", "reason", print_done, NULL},
 	{"release", "", "promote again", D "Release", false, "", "reason", print_done, NULL},
+	{"pause", "", "the rollout does nothing: candidates wait, unjudged", D "PauseRollout", false, "", "reason", print_done, NULL},
+	{"resume", "", "and goes on", D "ResumeRollout", false, "", "reason", print_done, NULL},
 	{"probe", "", "serve the pinned prompts now: is the target side what it was? --record: it is right as it is now", D "Probe", false, "", "record reason", print_probe, NULL},
 	{"drift", "", "has accept length fallen: the traffic or the engine?", D "Drift", true, "", "", print_drift, NULL},
 	{"replay", "N", "what would version N have done on the newest requests?", D "Replay", false, "version", "requests", print_replay, NULL},

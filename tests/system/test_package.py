@@ -183,6 +183,9 @@ def test_a_version_goes_live(m):
     m.live = json.loads(ctl(m, "status", "--json").stdout)["live"]
     assert m.live >= 1 and ask(m) == [m.live]
     ctl(m, "pin")  # so that it is still this one below
+    lines = m.run("journalctl", "-q", "-o", "json", "REDRAFT_EVENT=audit", "REDRAFT_WHAT=Submit").stdout.splitlines()  # found by its fields
+    assert lines and json.loads(lines[0])["_SYSTEMD_UNIT"] == "redraftd.service" and "Submit" in json.loads(lines[0])["MESSAGE"], lines
+    assert m.run("journalctl", "-q", "REDRAFT_EVENT=rollout").stdout
 
 
 def test_killed(m):

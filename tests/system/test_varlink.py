@@ -32,7 +32,7 @@ def test_every_method_is_what_its_interface_says(stack):
             ["Status", {}, None], ["Versions", {}, None], ["Show", {"version": one}, None], ["Show", {"version": 99}, "BadVersion"], ["Explain", {"version": two}, None],
             ["Diff", {"a": one, "b": two}, None], ["Drift", {}, None], ["Config", {}, None], ["Tail", {"last": 5}, None], ["Audit", {"last": 5}, None], ["Topics", {}, "Failed"],
             ["Submit", {"path": "/etc"}, "BadVersion"], ["Promote", {"version": 99}, "BadVersion"], ["Promote", {"version": one, "expected_generation": 99}, "GenerationMismatch"],
-            ["Pin", {}, None], ["Unpin", {}, None], ["Hold", {"reason": "varlink"}, None], ["Release", {}, None], ["Probe", {"record": True}, None],
+            ["Pin", {}, None], ["Unpin", {}, None], ["Hold", {"reason": "varlink"}, None], ["Release", {}, None], ["PauseRollout", {}, None], ["ResumeRollout", {}, None], ["Probe", {"record": True}, None],
             ["Replay", {"version": one}, "NotEnough"], ["Purge", tenant, None], ["Rollback", {"request_id": "v"}, None], ["Promote", {"version": two}, None]],
         s.socket("daemon", "status"): [["Status", {}, None], ["Rollback", {}, "PermissionDenied"]],
         s.socket("learn"): [

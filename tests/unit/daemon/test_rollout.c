@@ -395,6 +395,31 @@ static void promote_is_checked(void **state)
 	rollout_done(&r);
 }
 
+static void a_pause_judges_nothing(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	live(&r, 2);
+	EV(&r, .kind = RO_PAUSE, .text = "the learner is being moved");
+	assert_null(find(RO_DO_ANSWER)->error);
+	EV(&r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+	assert_null(find(RO_DO_EVALUATE));
+	now += 1000;
+	EV(&r, .kind = RO_TICK);
+	assert_null(find(RO_DO_EVALUATE));
+	assert_int_equal(state_of(&r, 3), VS_CANDIDATE);
+	EV(&r, .kind = RO_ROLLBACK); /* works all the same */
+	assert_int_equal(find(RO_DO_ACTIVATE)->version, 1);
+	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 9);
+	assert_int_equal(r.s.live, 1);
+	EV(&r, .kind = RO_SUBMITTED, .version = 4, .parent = 1);
+	EV(&r, .kind = RO_RESUME);
+	assert_int_equal(find(RO_DO_EVALUATE)->version, 4);
+	assert_false(r.s.paused);
+	rollout_done(&r);
+}
+
 static void an_override_is_adopted(void **state)
 {
 	struct rollout r;
@@ -491,6 +516,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(plain_way),
 		cmocka_unit_test(other_rules_from_now_on),
+		cmocka_unit_test(a_pause_judges_nothing),
 		cmocka_unit_test(the_interval_holds),
 		cmocka_unit_test(undecided_then_superseded),
 		cmocka_unit_test(undecided_on_all_there_is),

@@ -146,6 +146,7 @@ static const struct { const char *name; struct ro_event ev; bool op, eval; /* it
 	{"unpin", {.kind = RO_UNPIN}, 0, 0},
 	{"hold", {.kind = RO_HOLD}, 0, 0},
 	{"release", {.kind = RO_RELEASE}, 0, 0},
+	{"pause", {.kind = RO_PAUSE}, 0, 0},
 	{"alarm", {.kind = RO_ALARM, TEXT}, 0, 0},
 	{"the fleet's leader is at 3", {.kind = RO_FOLLOW, .version = 3, .text = "host"}, 0, 0},
 	{"the fleet's leader is at 1", {.kind = RO_FOLLOW, .version = 1, .text = "host"}, 0, 0},
@@ -175,6 +176,8 @@ static void what_changed(const struct rollout *a, const struct rollout *b, char 
 		put(out, "%scanary %u", out[0] ? ", " : "", b->s.canary.permille);
 	if (a->s.hold != b->s.hold)
 		put(out, "%s%s", out[0] ? ", " : "", b->s.hold ? "held" : "hold over");
+	if (a->s.paused != b->s.paused)
+		put(out, "%s%s", out[0] ? ", " : "", b->s.paused ? "paused" : "goes on");
 	if (a->s.pin != b->s.pin)
 		put(out, "%s%s", out[0] ? ", " : "", b->s.pin ? "pinned" : "pin over");
 	if (!a->s.alarm[0] != !b->s.alarm[0])
