@@ -148,3 +148,12 @@ def delete_records(address, name, before):
     codes = [struct.unpack(">h", reply[at + 14 * i + 12:at + 14 * i + 14])[0] for i in range(len(before))]
     if any(codes):
         raise StartError(f"Kafka would not delete records of {name}: errors {codes}")
+
+
+def set_quota(address, client_id, key, value):
+    """AlterClientQuotas, version 0: of one client id, such as producer_byte_rate; value None takes it away."""
+    entry = struct.pack(">i", 1) + _string("client-id") + _string(client_id) + struct.pack(">i", 1) + _string(key) + struct.pack(">d?", value or 0.0, value is None)
+    reply = _request(address, 49, 0, struct.pack(">i", 1) + entry + struct.pack(">?", False), 15.0)
+    code = struct.unpack(">h", reply[8:10])[0]
+    if code:
+        raise StartError(f"Kafka would not set {key} of {client_id}: error {code}")

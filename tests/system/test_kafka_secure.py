@@ -10,7 +10,7 @@ import tempfile
 import time
 
 import pytest
-from broker import PARTITIONS, Kafka, allow, create_topic, delete_records, delete_topic
+from broker import PARTITIONS, Kafka, allow, create_topic, delete_records, delete_topic, set_quota
 from conftest import ROOT, poll
 from procs import Family
 from test_loop import LEARN, Clients
@@ -205,6 +205,31 @@ def test_what_the_learner_did_not_read_in_time(stack, secured):
     rows = records()["rows"]
     assert poll(60, lambda: (stack.chat(), records().get("rows", 0) > rows)[1], 0.3), records()
     assert "passed retention" in (stack.dir / "learn.log").read_text()
+
+
+def test_a_quota_slows_records_and_nobody_else(stack, secured):
+    """The broker holds the server to a few kB/s: answers come as ever, records wait and then are dropped and counted; without the quota they come again."""
+    for name in TOPICS[:2]:
+        create_topic(secured.address, name, PARTITIONS)
+    stack.start_serve(stack.toy(65), secured.address, capture__queue_mb=1)
+    tap = lambda: stack.status("serve")["records"]
+    settled = lambda: tap()["delivered"] + sum(v for k, v in tap().items() if k.startswith("dropped"))
+    assert poll(60, lambda: (stack.chat(), tap()["delivered"] > 0)[1], 0.3), tap()
+    usual = min(timed(stack) for _ in range(3))
+    set_quota(secured.address, "redraft-serve", "producer_byte_rate", 2000.0)
+    try:
+        assert poll(60, lambda: (timed(stack), tap()["records"] + tap()["rounds"] - settled() > 10)[1], 0), tap()  # they wait
+        assert min(timed(stack) for _ in range(5)) < 5 * usual + 0.5  # and nobody waits for them
+    finally:
+        set_quota(secured.address, "redraft-serve", "producer_byte_rate", None)
+    before = tap()["delivered"]
+    assert poll(90, lambda: (stack.chat(), tap()["delivered"] > before + 5)[1], 0.5), tap()
+
+
+def timed(stack):
+    began = time.monotonic()
+    assert stack.chat().ok
+    return time.monotonic() - began
 
 
 def topic_there(secured, topic):
