@@ -200,6 +200,7 @@ static void redraftd_second(void *arg)
 	char text[NEWS_TEXT], drift[DRIFT_TEXT];
 	int level = watch_drift(d->watch, drift);
 
+	watch_target(d->watch, act_target_fp(d->act));
 	act_drift(d->act, level, drift);
 	act_canary(d->act, d->watch);
 	act_collapse(d->act, d->watch);

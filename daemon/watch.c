@@ -53,6 +53,13 @@ static struct watch_cell *watch_find_cell(struct watch_domain *d, uint32_t versi
 	return oldest;
 }
 
+void watch_target(struct watch *w, const char *target_fp)
+{
+	pthread_mutex_lock(&w->lock);
+	snprintf(w->target_fp, sizeof w->target_fp, "%s", target_fp);
+	pthread_mutex_unlock(&w->lock);
+}
+
 void watch_take(struct watch *w, const struct round_record *r)
 {
 	double al = round_accept_length(r), share;
@@ -63,6 +70,11 @@ void watch_take(struct watch *w, const struct round_record *r)
 	for (int i = 0; i < ROUND_MAX_K; i++)
 		accepted += r->accepted[i];
 	pthread_mutex_lock(&w->lock);
+	if (w->target_fp[0] && strcmp(w->target_fp, r->target_fp) != 0) { /* its versions are numbered by another store */
+		w->foreign++;
+		pthread_mutex_unlock(&w->lock);
+		return;
+	}
 	d = watch_find_domain(w, r->domain[0] ? r->domain : "other");
 	c = watch_find_cell(d, r->version);
 	c->seen = ++w->stamp;
@@ -176,9 +188,9 @@ json_t *watch_kafka(struct watch *w)
 	json_t *j;
 
 	pthread_mutex_lock(&w->lock);
-	j = json_pack("{s:b, s:b, s:s, s:i, s:I, s:f, s:I, s:I, s:I, s:s}", "on", (int)w->started, "up", (int)k->up, "topic", w->topic ? w->topic : "",
+	j = json_pack("{s:b, s:b, s:s, s:i, s:I, s:f, s:I, s:I, s:I, s:I, s:s}", "on", (int)w->started, "up", (int)k->up, "topic", w->topic ? w->topic : "",
 		      "partitions", k->partitions, "lag", (json_int_t)k->lag, "lag_s", watch_lag_s(k), "gaps", (json_int_t)k->gaps, "lost",
-		      (json_int_t)k->lost, "bad", (json_int_t)w->bad, "trouble", k->trouble);
+		      (json_int_t)k->lost, "bad", (json_int_t)w->bad, "foreign", (json_int_t)w->foreign, "trouble", k->trouble);
 	pthread_mutex_unlock(&w->lock);
 	return j ? j : json_object();
 }

@@ -23,6 +23,8 @@ struct watch_options {
 
 int MUSTCHECK watch_new(const struct watch_options *o, struct watch **ret, struct errtext *e);
 struct watch *watch_free(struct watch *w);
+/* From now on records of this target only count; the topic may be other servers' too, with targets of their own. "": any. */
+void watch_target(struct watch *w, const char *target_fp);
 void watch_take(struct watch *w, const struct round_record *r); /* one record; the thread does this */
 /* {domain: {requests, rounds, accept_length, recent, versions: {N: {...}}}}; new reference.
  * accept_length: exponential over about 200 rounds; recent: over the last 64 requests; null
@@ -31,7 +33,7 @@ json_t *watch_domains(struct watch *w);
 json_t *watch_streams(struct watch *w); /* drift_streams */
 /* The drift level now; ret_text: the last thing said since this was asked before, "" when nothing was. */
 int watch_drift(struct watch *w, char ret_text[static DRIFT_TEXT]);
-/* How the reading goes: {on, up, topic, partitions, lag, lag_s, gaps, lost, bad, trouble}; new reference. */
+/* How the reading goes: {on, up, topic, partitions, lag, lag_s, gaps, lost, bad, foreign, trouble}; foreign: records of other targets; new reference. */
 json_t *watch_kafka(struct watch *w);
 /* The next sentence about Kafka that was not yet fetched; false = none. */
 bool watch_said(struct watch *w, char *ret, size_t size);

@@ -40,7 +40,8 @@ struct watch {
 	pthread_mutex_t lock; /* guards domains .. kafka */
 	struct watch_domain domain[WATCH_DOMAINS];
 	int n_domains;
-	uint64_t bad, stamp;
+	uint64_t bad, foreign, stamp;
+	char target_fp[65];   /* "" = any */
 	struct drift *drift;  /* owned */
 	struct canary canary;
 	char said[DRIFT_TEXT]; /* by drift, not yet fetched */

@@ -114,6 +114,32 @@ static void bounded(void **state)
 	watch_free(w);
 }
 
+/* Other servers write to the same topic, and their stores number versions too. */
+static void records_of_another_target_are_not_ours(void **state)
+{
+	struct watch *w = off();
+	struct round_record ours = record("tools", 3, 10, 10, 0), theirs = record("tools", 3, 10, 0, 0);
+	json_t *j;
+
+	(void)state;
+	snprintf(theirs.target_fp, sizeof theirs.target_fp, "%064d", 2);
+	watch_target(w, ours.target_fp);
+	watch_take(w, &ours);
+	watch_take(w, &theirs);
+	j = watch_domains(w);
+	assert_true(number(j, "tools", "3", "requests") == 1 && number(j, "tools", "3", "recent") == 2);
+	json_decref(j);
+	j = watch_kafka(w);
+	assert_int_equal(json_integer_value(json_object_get(j, "foreign")), 1);
+	json_decref(j);
+	watch_target(w, "");
+	watch_take(w, &theirs);
+	j = watch_domains(w);
+	assert_true(number(j, "tools", "3", "requests") == 2);
+	json_decref(j);
+	watch_free(w);
+}
+
 static void an_absent_broker_is_no_matter(void **state)
 {
 	struct watch *w = NULL;
@@ -357,7 +383,7 @@ static void retention_passes(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(means), cmocka_unit_test(bounded), cmocka_unit_test(who_comes_back_begins_anew),
+	const struct CMUnitTest tests[] = {cmocka_unit_test(means), cmocka_unit_test(bounded), cmocka_unit_test(who_comes_back_begins_anew), cmocka_unit_test(records_of_another_target_are_not_ours),
 					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(reads_what_is_produced), cmocka_unit_test(a_refusal_is_said_once),
 					   cmocka_unit_test(a_leader_moves), cmocka_unit_test(retention_passes)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
