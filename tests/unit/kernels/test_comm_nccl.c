@@ -47,13 +47,13 @@ static void alone(void **state)
 	print_message("NCCL %d, capability %d\n", about.version, about.arch);
 	if (d->link->id(d, &id, &e) || d->link->join(d, &id, 0, 1, &l, &e) || until_done(d->link, l, &e))
 		fail_msg("%s", e.text);
-	float *x = malloc(N * sizeof *x), *from = d->ops->alloc(d, N * sizeof *x), *to = d->ops->alloc(d, N * sizeof *x);
+	real *x = malloc(N * sizeof *x), *from = d->ops->alloc(d, N * sizeof *x), *to = d->ops->alloc(d, N * sizeof *x);
 	assert_true(x && from && to);
 	for (int turn = 0; turn < 20; turn++) {
 		const struct comm_out out[] = {{0, from, N * sizeof *x}, {0, from, 0}};
 		const struct comm_in in[] = {{0, to, N * sizeof *x}, {0, to, 0}};
 		for (int i = 0; i < N; i++)
-			x[i] = (float)(i + turn);
+			x[i] = (real)(i + turn);
 		assert_int_equal(d->ops->upload(d, from, x, N * sizeof *x), 0);
 		assert_int_equal(d->ops->add(d, from, from, N), 0); /* what is sent is made just before */
 		if (d->link->post(l, out, 2, in, 2, &e) || until_done(d->link, l, &e))
@@ -61,7 +61,7 @@ static void alone(void **state)
 		assert_int_equal(d->ops->add(d, to, to, N), 0);
 		assert_int_equal(d->ops->download(d, x, to, N * sizeof *x), 0);
 		for (int i = 0; i < N; i++)
-			assert_true(x[i] == 4 * (float)(i + turn));
+			assert_true(x[i] == 4 * (real)(i + turn));
 	}
 	free(x);
 	d->ops->free(d, from);
