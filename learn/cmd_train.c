@@ -25,7 +25,7 @@ struct conf {
 	char *store, *target_fp, *from_pool, *from_files, *judge_pool, *from_draft, *out, *daemon_socket;
 	bool json, prompt_rows, submit, resume;
 	int optimizer, loss, teacher, schedule, order, device, device_math;
-	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, eval_tokens, domain_max, k, cache_mb;
+	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, eval_tokens, domain_max, k, cache_mb, device_mb;
 	struct crew_conf ranks;
 	double lr, muon_lr, clip, decay, ema, share, replay_share, anchor;
 };
@@ -54,6 +54,7 @@ static const struct conf_entry entries[] = {
 	{"heldout.domain_max", CONF_INT, AT(domain_max), "24", 1, 10000, NULL, false, "runs", "runs judged of each domain at most"},
 	{"device", CONF_ENUM, AT(device), "auto", 0, 0, "auto|cpu|cuda", false, "", "what computes; auto takes a GPU where one answers"},
 	{"device_math", CONF_ENUM, AT(device_math), "fast", 0, 0, "strict|fast", false, "", "on a GPU: fast multiplies in bf16, strict in f32; sums are f32"},
+	{"device_memory_mb", CONF_INT, AT(device_mb), "0", 0, 1e9, NULL, false, "MiB", "memory of a GPU that is taken at most, what cuBLAS and the driver need for themselves aside; 0 = no limit"},
 	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness"},
 	{"seed", CONF_INT, AT(seed), "1", 0, 9007199254740991.0, NULL, false, "", "seed of every random choice"},
@@ -260,7 +261,8 @@ static int open_start(const struct session *s, struct draft *ret, bool *ret_any,
 
 static int open_dev(const struct session *s, struct dev **ret, struct errtext *e)
 {
-	struct dev_options o = {.kind = (enum dev_kind)s->c->device, .threads = (int)s->c->threads, .math = (enum dev_math)s->c->device_math};
+	struct dev_options o = {.kind = (enum dev_kind)s->c->device, .threads = (int)s->c->threads, .math = (enum dev_math)s->c->device_math,
+				.background = true, .memory_bytes = (uint64_t)s->c->device_mb << 20};
 	int r = crew_device(s->ranks, &o, e);
 	(void)setpriority(PRIO_PROCESS, 0, (int)s->c->nice);
 	return r ? r : crew_dev_new(s->ranks, &o, ret, e);

@@ -133,6 +133,31 @@ static void chain_equals_ttt(void **state)
 	one_chain("yarn", 9);
 }
 
+/* A learner's budget, where the device itself has room: said with numbers, and nothing is held afterwards. */
+static void budget(void **state)
+{
+	(void)state;
+	enum { MIB = 1 << 20 };
+	struct dev_options o = {.kind = DEV_CUDA, .threads = 1, .background = true, .memory_bytes = 6 * MIB};
+	struct ttt_case k;
+	struct ttt *t = NULL;
+	struct errtext e = {""};
+	struct dev *d = open_dev(MATH_FAST);
+	dev_free(d);
+	assert_int_equal(dev_new(&o, &d, &e), 0);
+	ttt_case_open(&k, "plain");
+	real *most = d->ops->alloc(d, 2 * MIB - 4096);
+	assert_non_null(most);
+	assert_int_equal(ttt_new(d, &k.c, k.d2t, k.embedding, TTT_TRAIN, &t, &e), -ENOMEM);
+	if (!strstr(e.text, "out of memory for a draft of") || !strstr(e.text, "more would pass this process's 6 MiB of device memory"))
+		fail_msg("'%s' does not say why", e.text);
+	d->ops->free(d, most);
+	assert_int_equal(ttt_new(d, &k.c, k.d2t, k.embedding, TTT_TRAIN, &t, &e), 0);
+	ttt_free(t);
+	ttt_case_close(&k);
+	dev_free(d);
+}
+
 /* ---- the engine ---- */
 
 enum { JOBS = 4, WEIGHTS = 2 };
@@ -253,6 +278,6 @@ static void decode(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(ttt_step), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(ttt_step), cmocka_unit_test(budget), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
