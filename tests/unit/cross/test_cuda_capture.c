@@ -4,5 +4,7 @@
  */
 #define CAPTURE_ON DEV_CUDA
 #define CAPTURE_EVERY 4
+#define CAPTURE_LEAST 15
+#define CAPTURE_TOKENS(job) (10 + 2 * (job)) /* emulated ones are dear */
 #define CAPTURE_PAYLOADS {RECORD_BF16, RECORD_FP8, RECORD_INT8}
 #include "tests/unit/serve/test_capture.c"
