@@ -5,21 +5,10 @@
  */
 #pragma once
 #include <stdbool.h>
-#include <stdint.h>
-#include "daemon/base/err.h"
+#include <stddef.h>
+#include "schemas/fleet.h"
 
 struct watch_fleet;
-
-struct fleet_word {
-	char target_fp[65];
-	uint64_t epoch;        /* grows with every start of a leader */
-	char run[33];          /* of the leader's process */
-	char host[64];
-	uint64_t generation;   /* of the leader's own state, for people */
-	uint32_t live;         /* 0: no draft */
-	char weights_sha[65];  /* of live; "" when 0 */
-	bool buried;           /* read: one that does not count came after it; the topic keeps the last one only */
-};
 
 int MUSTCHECK watch_fleet_new(const char *brokers, const char *topic, const char *conf, struct watch_fleet **ret, struct errtext *e);
 struct watch_fleet *watch_fleet_free(struct watch_fleet *w); /* NULL is taken */
@@ -29,6 +18,3 @@ int MUSTCHECK watch_fleet_word(struct watch_fleet *w, const char *target_fp, str
 void watch_fleet_say(struct watch_fleet *w, const struct fleet_word *word);
 void watch_fleet_tick(struct watch_fleet *w); /* once a second */
 bool watch_fleet_up(struct watch_fleet *w, char *ret_trouble, size_t size); /* the topic is read; else why not */
-/* A word as the record's value, and back: -EINVAL with e when it is none. For the tests too. */
-int MUSTCHECK fleet_word_encode(const struct fleet_word *word, char *ret, size_t size);
-int MUSTCHECK fleet_word_decode(const void *p, size_t n, struct fleet_word *ret, struct errtext *e);

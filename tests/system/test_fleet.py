@@ -3,8 +3,7 @@ follower itself holds it; a word that was missed is found; a second leader ends 
 import json
 
 import pytest
-from broker import MockBroker
-from conftest import BIN, Stack, poll
+from conftest import Stack, poll
 from test_operate import submit
 
 
@@ -30,13 +29,16 @@ def states(s):
     return {v["version"]: v["state"] for v in s.ctl_json("versions")["versions"]}
 
 
-def test_a_fleet(stack, follower):
-    lead, broker = stack, MockBroker(stack.family, str(BIN / "redraft-mock-broker"), str(stack.dir))
+def test_a_fleet(stack, follower, kafka):
+    lead, broker = stack, kafka
     follow = {"rollout__interval_s": 0, "fleet__role": "follower", "fleet__versions": lead.store / "versions"}
-    lead.start_serve()
+    lead.start_serve(lead.toy(71))
     follower.start_serve(lead.model)
     lead.start_daemon(broker.address, rollout__interval_s=0, fleet__role="leader")
     follower.start_daemon(broker.address, **follow)
+    rc, out, err = lead.ctl("--json", "topics", "--create")  # the topic comes late
+    made = {t["topic"]: t for t in json.loads(out)["topics"]}
+    assert made["redraft.events"]["config"]["cleanup.policy"] == "compact", (made, err)
     said(lead, "leads the fleet (epoch 1)")
 
     def both_answer():
