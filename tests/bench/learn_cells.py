@@ -1,8 +1,10 @@
 """The cells of make bench about the learner: what a payload costs it, and what its governor spares the server. As in cells.py."""
 import json
 import os
+import re
 import shutil
 import signal
+import statistics
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -147,6 +149,25 @@ def governor(args, results):
         rate = {a: trained[a] / max(seconds[a], 1e-9) for a in trained}
         results.add(f"learner {arm}: trained beside 4 clients", rate[arm], "tok/s", threads, arm != "free" and "free" or None, rate[arm] / rate["free"] if arm != "free" and rate["free"] > 0 else None)
     print(f"  (objective {objective:.1f} ms)")
+
+
+def checkpoint(args, results):
+    """How long a checkpoint (masters, moments, average, anchor, synced) keeps the learner from training: one a second while 2 clients ask, by its own log."""
+    with Server(args, 1, broker=True, max_context=1024) as s:
+        argv = [args.bin / "redraft-learn", "--store", s.store, "--state_dir", s.dir / "learn-state", "--run_dir", s.dir / "learn", "--brokers", s.brokers, "--threads", 1,
+                "--log_level", "debug", "--checkpoint.interval_s", 1, "--init.min_tokens", 600, "--train.max_epochs", 1000, "--train.draft_vocab", 256 if args.smoke else 8192]
+        s.family.start(Child("redraft-learn", argv, str(s.dir / "learn.log"), nice=10))
+        took = lambda: [float(x) for x in re.findall(r"checkpoint at step \d+ took (\d+) ms", (s.dir / "learn.log").read_text(encoding="utf-8"))]
+        flags = {"file": args.prompts, "domain": "code", "max_chars": 340, "clients": 2, "requests": 6, "max_tokens": 40}
+        with Load(args, s.address, **flags) as load:
+            until = time.monotonic() + 600
+            while len(took()) < (2 if args.smoke else 12) and time.monotonic() < until:
+                load.slice("asking draft=off")
+        size = max((f.stat().st_size for f in (s.dir / "learn-state" / "checkpoint").iterdir()), default=0)
+        ms = took()
+    if not ms:
+        raise RuntimeError("no checkpoint was written in ten minutes")
+    results.add(f"training stalled by a checkpoint of {size / 2**20:.0f} MiB", statistics.median(ms), "ms", 1, ci=(min(ms), max(ms)))
 
 
 def quiet_p95(server, load):
