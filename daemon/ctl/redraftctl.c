@@ -265,11 +265,10 @@ int ctl_print(const struct ctl_conf *c, const struct ctl_verb *v, json_t *reply,
 }
 
 /* Under socket activation a daemon that cannot start still has a socket that takes calls and never answers. Who does not say its
- * name at once is dead. */
-static int ctl_is_there(const struct ctl_conf *c, struct errtext *e)
+ * name soon is dead. */
+static int ctl_is_there(const struct ctl_conf *c, int ms, struct errtext *e)
 {
 	json_t *info = NULL;
-	int ms = c->timeout * 1000 < CTL_PING_MS ? (int)(c->timeout * 1000) : CTL_PING_MS;
 	int r = rpc_call_sync(c->socket, "org.varlink.service.GetInfo", NULL, ms, &info, e);
 
 	json_decref(info);
@@ -282,7 +281,7 @@ static int ctl_unanswered(const struct ctl_verb *v, const struct ctl_conf *c, in
 	struct errtext ignored = {.text = ""};
 	char text[300];
 
-	if (r != -ETIMEDOUT || v->reads || ctl_is_there(c, &ignored) < 0)
+	if (r != -ETIMEDOUT || v->reads || ctl_is_there(c, CTL_PING_MS, &ignored) < 0)
 		return ctl_failed(c, r, e);
 	snprintf(text, sizeof text, "%s goes on: redraftd has not answered within %.4g s and is at it still. %s tells how it ends; --timeout SECONDS waits longer", v->name,
 		 c->timeout, !strcmp(v->name, "promote") ? "redraftctl status (what is being switched to, what is live) or explain N" : "redraftctl audit, or tail,");
@@ -318,7 +317,7 @@ static int ctl_rollback(const struct ctl_verb *v, const struct ctl_conf *c, cons
 
 	if (!params)
 		return EXIT_USAGE;
-	r = ctl_is_there(c, &e);
+	r = ctl_is_there(c, c->timeout * 1000 < CTL_PING_MS ? (int)(c->timeout * 1000) : CTL_PING_MS, &e);
 	if (!r)
 		r = ctl_call(c, v->method, false, params, &reply, &e);
 	json_decref(params);
