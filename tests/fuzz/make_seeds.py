@@ -98,10 +98,12 @@ def main():
     rnd = {"schema": 1, "target_fp": "ab", "producer": "p", "seq": 3, "request": "r", "conversation": "c", "part": 0, "last": True, "version": 2,
            "domain": "code", "tenant": "", "context_bucket": 1, "k": 2, "rounds": 5, "proposed": [4, 4], "accepted": [3, 1], "tokens": 9,
            "prompt_tokens": 20, "ttft_ms": 12.5, "tpot_ms": [0] * 17, "drops": 0}
+    word = {"schema": 1, "target_fp": "ab" * 32, "epoch": 3, "run": "r", "host": "h", "generation": 7, "live": 4, "weights_sha": "cd" * 32}
     seeds = {
         "safetensors": [safetensors([]), safetensors([("d2t", "I64", [2], b"\0" * 16), ("w", "BF16", [2, 3], b"\1" * 12), ("none", "F32", [0], b""),
                                                       ("t2d", "BOOL", [3], b"\1\0\1")], {"format": "pt"}, 8)],
         "record": [record(r, t, k) for r, t, k in ((1, 1, "BF16"), (0, 0, "BF16"), (1, 0, "I8"), (0, 1, "F8_E4M3"), (1, 1, "planes"), (0, 0, "zstd"), (1, 1, "zstd_rle"))],
+        "fleet": [json.dumps(word).encode(), json.dumps(dict(word, live=0, weights_sha="")).encode()],
         "round": [json.dumps(rnd).encode(), json.dumps(dict(rnd, k=0, proposed=[], accepted=[])).encode()],
         "draft_config": [json.dumps(dict(cfg, **more)).encode() for more in (
             {}, {"eagle_aux_hidden_state_layer_ids": [2, 14, 26], "norm_before_fc": True},

@@ -11,6 +11,7 @@
 #include "tests/fuzz/fuzz_hf.c"
 #include "tests/fuzz/fuzz_manifest.c"
 #include "tests/fuzz/fuzz_record.c"
+#include "tests/fuzz/fuzz_fleet.c"
 #include "tests/fuzz/fuzz_round.c"
 #include "tests/fuzz/fuzz_rpc.c"
 #include "tests/fuzz/fuzz_safetensors.c"
@@ -26,6 +27,12 @@ static void test_record(void **state)
 {
 	(void)state;
 	replay("record", fuzz_record);
+}
+
+static void test_fleet(void **state)
+{
+	(void)state;
+	replay("fleet", fuzz_fleet);
 }
 
 static void test_round(void **state)
@@ -68,7 +75,7 @@ static void test_manifest(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_safetensors),  cmocka_unit_test(test_record), cmocka_unit_test(test_round),
+		cmocka_unit_test(test_safetensors),  cmocka_unit_test(test_record), cmocka_unit_test(test_round), cmocka_unit_test(test_fleet),
 		cmocka_unit_test(test_rpc), cmocka_unit_test(test_manifest), cmocka_unit_test(test_draft_config), cmocka_unit_test(test_gguf), cmocka_unit_test(test_hf),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
