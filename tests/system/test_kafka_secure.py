@@ -164,13 +164,14 @@ def test_what_happens_to_broker_and_topics(stack, secured):
     # retention passes while the daemon holds still
     stack.children["daemon"].signal(signal.SIGSTOP)
     try:
-        produce(50)
+        for n in (1, 1, 50):  # the first answers the fetch that is out, and lies in the socket; no other one is sent
+            produce(n)
         delete_records(secured.address, topic, {0: -1})
     finally:
         stack.children["daemon"].signal(signal.SIGCONT)
     said(stack, "passed retention before they were read")
     watch = stack.call("daemon", "Status")["watch"]
-    assert watch["gaps"] >= 1 and 0 < watch["lost"] <= 50, watch
+    assert watch["gaps"] >= 1 and 0 < watch["lost"] <= 52, watch
     before = bad()
     assert poll(60, lambda: (produce(1), bad() > before)[1], 1), stack.call("daemon", "Status")["watch"]
     delete_topic(secured.address, topic)
