@@ -168,7 +168,7 @@ static void rollback_while_loading(void **state)
 	WAIT_FOR(peers.held);
 	t0 = clock_us();
 	out = must("Rollback", NULL);
-	assert_true(clock_us() - t0 < 2000000);
+	assert_true(clock_us() - t0 < 20000000);
 	assert_int_equal(json_integer_value(json_object_get(out, "live")), 1);
 	json_decref(out);
 	assert_int_equal(peers.live, 1);
