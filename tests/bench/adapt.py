@@ -7,7 +7,7 @@ written by the target through redraft-serve; held-out prompts of each domain, ne
     none        no draft: accept length 1
     static      trained on the first leg, then left alone
     online      one pass in the order of the stream: replay 0, 0.25, 0.5; averaged weights; anchored to the draft of the first leg
-    offline     all data, shuffled: what the online arms are held against
+    offline     all data, shuffled, as many rows as the online arms before it trained: what they are held against
 
 Hours. QUICK=1: a few prompts a leg and three arms, minutes: it shows that the bench works, its figures mean little.
 Records are made once and kept in OUT; an arm that has its file is not run again, so a bench that was stopped goes on.
@@ -222,7 +222,7 @@ def table(rows):
     domains = ("tools", "code", "chat")
     print(f"\naccept length at k = {K}, 95 % intervals over requests; after each leg of the stream\n")
     print(f"{'arm':<14}{'after':<8}" + "".join(f"{d:<26}" for d in domains))
-    first = next((at_leg([r for r in rows if r["arm"] == a], 0) for a in ("online-0.25", "online-0") if any(r["arm"] == a for r in rows)), None)
+    first = next((at_leg([r for r in rows if r["arm"] == a], 0) for a in dict.fromkeys(r["arm"] for r in rows) if a.startswith("online")), None)
     print(f"{'static':<14}{'tools':<8}" + "".join(f"{cell(first, d):<26}" for d in domains) + "  (the online draft as it was after the first leg)")
     for arm in dict.fromkeys(r["arm"] for r in rows):
         mine = [r for r in rows if r["arm"] == arm]
@@ -260,7 +260,9 @@ def main():
     wanted = args.arms.split(",") if args.arms else QUICK_ARMS if quick else tuple(ARMS)
     rows = []
     for arm in wanted:
-        rows += run_arm(args, arm, ARMS[arm], trained, judged, size)
+        most = max((r["tokens"] for r in rows if r["arm"].startswith("online")), default=0)
+        equal = ["--epochs", "8", "--tokens", str(most)] if arm == "offline" and most else []  # as many rows as the stream trained, replay included
+        rows += run_arm(args, arm, ARMS[arm] + equal, trained, judged, size)
         with open(args.out / "adapt.jsonl", "w", encoding="utf-8") as f:
             f.writelines(json.dumps(r) + "\n" for r in rows)
         svg(args.out / "adapt.svg", rows, ("tools", "code", "chat"))
