@@ -58,12 +58,6 @@ static void on_signal(int s)
 	stopped = 1;
 }
 
-static int fail(const char *word, int r, const struct errtext *e)
-{
-	fprintf(stderr, "redraft-learn %s: %s\n", word, *e->text ? e->text : strerror(-r));
-	return r == -EINVAL || r == -ENOENT ? 2 : 1;
-}
-
 struct collecting {
 	const struct conf *c;
 	const struct frozen *fz;
@@ -168,7 +162,7 @@ int cmd_collect(int argc, char **argv)
 	struct collecting x = {.c = &c, .fz = &fz};
 	int r = conf_load(&collect_program, argc, argv, &c, NULL, 0, NULL, &e);
 	if (r)
-		return r > 0 ? 0 : fail("collect", -EINVAL, &e);
+		return r > 0 ? 0 : cmd_fail("collect", -EINVAL, &e);
 	struct pool_options po = {.dir = c.out, .segment_bytes = SEGMENT_BYTES, .max_bytes = UINT64_MAX};
 	struct source_options so = {.brokers = c.brokers, .topic = c.topic, .extra = *c.source_conf ? c.source_conf : NULL};
 	(void)signal(SIGINT, on_signal);
@@ -187,20 +181,20 @@ int cmd_collect(int argc, char **argv)
 	pool_close(x.pool);
 	frozen_close(&fz);
 	conf_done(&collect_program, &c);
-	return !r ? 0 : r == -EHOSTUNREACH ? (fail("collect", r, &e), 3) : fail("collect", r, &e);
+	return !r ? 0 : r == -EHOSTUNREACH ? (cmd_fail("collect", r, &e), 3) : cmd_fail("collect", r, &e);
+}
+
+static int export_records(const void *conf, struct errtext *e)
+{
+	const struct conf *c = conf;
+	int64_t n = 0;
+	int r = corpus_export(c->from_pool, c->out, &n, e);
+	if (!r)
+		printf("%" PRId64 " records\n", n);
+	return r;
 }
 
 int cmd_export_records(int argc, char **argv)
 {
-	struct conf c;
-	struct errtext e = {""};
-	int64_t n = 0;
-	int r = conf_load(&export_program, argc, argv, &c, NULL, 0, NULL, &e);
-	if (r)
-		return r > 0 ? 0 : fail("export-records", -EINVAL, &e);
-	r = corpus_export(c.from_pool, c.out, &n, &e);
-	if (!r)
-		printf("%" PRId64 " records\n", n);
-	conf_done(&export_program, &c);
-	return r ? fail("export-records", r, &e) : 0;
+	return cmd_run("export-records", &export_program, argc, argv, &(struct conf){0}, export_records);
 }

@@ -49,12 +49,6 @@ static const struct conf_entry import_entries[] = {
 static const struct conf_program import_program = {
 	.name = "redraft-learn import", .summary = "Takes a draft that another system made.", .entries = import_entries, .struct_size = sizeof(struct conf)};
 
-static int fail(const char *word, int r, const struct errtext *e)
-{
-	fprintf(stderr, "redraft-learn %s: %s\n", word, *e->text ? e->text : strerror(-r));
-	return r == -EINVAL || r == -ENOENT || r == -ENOTSUP ? 2 : 1;
-}
-
 /* What an engine of late 2026 does not compute. */
 static int computed_by(enum engine x, const struct draft_config *c, struct errtext *e)
 {
@@ -64,6 +58,11 @@ static int computed_by(enum engine x, const struct draft_config *c, struct errte
 	else if (x == SPECFORGE)
 		no = c->norm_before_residual ? "norm_before_residual" : c->norm_before_fc ? "norm_before_fc" : c->norm_output ? "norm_output (its own flag of that name means another thing)" : NULL;
 	return no ? errtext_set(e, -ENOTSUP, "%s computes no %s", x == SGLANG ? "SGLang's EAGLE-3" : "SpecForge 0.2.0", no) : 0;
+}
+
+static void say(const char *where, const char *sha, const struct eagle3_config *c)
+{
+	printf("%s: weights %.12s, boundaries %d, %d, %d, draft vocabulary %d\n", where, sha, c->boundaries[0], c->boundaries[1], c->boundaries[2], c->V_d);
 }
 
 static int write_for(const struct conf *c, const struct draft *d, const struct frozen *fz, struct errtext *e)
@@ -82,8 +81,9 @@ static int write_for(const struct conf *c, const struct draft *d, const struct f
 	return r;
 }
 
-static int export_draft(const struct conf *c, struct errtext *e)
+static int export_draft(const void *conf, struct errtext *e)
 {
+	const struct conf *c = conf;
 	struct frozen fz = {0};
 	struct draft d = {0};
 	if (!c->version == !*c->draft)
@@ -94,7 +94,7 @@ static int export_draft(const struct conf *c, struct errtext *e)
 	if (!r)
 		r = write_for(c, &d, &fz, e);
 	if (!r)
-		printf("%s: weights %.12s, boundaries %d, %d, %d, draft vocabulary %d\n", c->out, d.weights_sha, d.c.boundaries[0], d.c.boundaries[1], d.c.boundaries[2], d.c.V_d);
+		say(c->out, d.weights_sha, &d.c);
 	draft_done(&d);
 	frozen_close(&fz);
 	return r;
@@ -102,14 +102,7 @@ static int export_draft(const struct conf *c, struct errtext *e)
 
 int cmd_export(int argc, char **argv)
 {
-	struct conf c = {0};
-	struct errtext e = {""};
-	int r = conf_load(&export_program, argc, argv, &c, NULL, 0, NULL, &e);
-	if (r)
-		return r > 0 ? 0 : fail("export", -EINVAL, &e);
-	r = export_draft(&c, &e);
-	conf_done(&export_program, &c);
-	return r ? fail("export", r, &e) : 0;
+	return cmd_run("export", &export_program, argc, argv, &(struct conf){0}, export_draft);
 }
 
 static bool is_gguf(const char *path)
@@ -132,8 +125,9 @@ static int hand_over(const struct conf *c, const char *dir, struct errtext *e)
 	return r;
 }
 
-static int import_draft(const struct conf *c, struct errtext *e)
+static int import_draft(const void *conf, struct errtext *e)
 {
+	const struct conf *c = conf;
 	char dir[PATH_MAX], name[64], sha[65] = "";
 	struct frozen fz = {0};
 	struct draft d = {0};
@@ -149,7 +143,7 @@ static int import_draft(const struct conf *c, struct errtext *e)
 	if (!r)
 		r = meta ? publish_write_folder(dir, &d.file, d.d2t, d.w, &fz, meta, sha, e) : -ENOMEM;
 	if (!r)
-		printf("%s: weights %.12s, boundaries %d, %d, %d, draft vocabulary %d\n", dir, sha, d.c.boundaries[0], d.c.boundaries[1], d.c.boundaries[2], d.c.V_d);
+		say(dir, sha, &d.c);
 	json_decref(meta);
 	draft_done(&d);
 	frozen_close(&fz);
@@ -158,12 +152,5 @@ static int import_draft(const struct conf *c, struct errtext *e)
 
 int cmd_import(int argc, char **argv)
 {
-	struct conf c = {0};
-	struct errtext e = {""};
-	int r = conf_load(&import_program, argc, argv, &c, NULL, 0, NULL, &e);
-	if (r)
-		return r > 0 ? 0 : fail("import", -EINVAL, &e);
-	r = import_draft(&c, &e);
-	conf_done(&import_program, &c);
-	return r ? fail("import", r, &e) : 0;
+	return cmd_run("import", &import_program, argc, argv, &(struct conf){0}, import_draft);
 }

@@ -31,35 +31,28 @@ static const struct conf_program unpack_program = {
 	.name = "redraft-learn unpack", .summary = "Expands a packed draft into the standard folder and checks its weights' hash.",
 	.entries = unpack_entries, .struct_size = sizeof(struct conf)};
 
-static int fail(const char *word, int r, const struct errtext *e)
+static int pack(const void *conf, struct errtext *e)
 {
-	fprintf(stderr, "redraft-learn %s: %s\n", word, *e->text ? e->text : strerror(-r));
-	return r == -EINVAL || r == -ENOENT ? 2 : 1;
+	const struct conf *c = conf;
+	return packed_write(c->draft, c->out, c->note, e);
 }
 
 int cmd_pack(int argc, char **argv)
 {
-	struct conf c;
-	struct errtext e = {""};
-	int r = conf_load(&pack_program, argc, argv, &c, NULL, 0, NULL, &e);
-	if (r)
-		return r > 0 ? 0 : fail("pack", -EINVAL, &e);
-	r = packed_write(c.draft, c.out, c.note, &e);
-	conf_done(&pack_program, &c);
-	return r ? fail("pack", r, &e) : 0;
+	return cmd_run("pack", &pack_program, argc, argv, &(struct conf){0}, pack);
+}
+
+static int unpack(const void *conf, struct errtext *e)
+{
+	const struct conf *c = conf;
+	char sha[65];
+	int r = packed_expand(c->file, c->out, sha, e);
+	if (!r)
+		printf("%s: %s\n", c->out, sha);
+	return r;
 }
 
 int cmd_unpack(int argc, char **argv)
 {
-	struct conf c;
-	struct errtext e = {""};
-	char sha[65];
-	int r = conf_load(&unpack_program, argc, argv, &c, NULL, 0, NULL, &e);
-	if (r)
-		return r > 0 ? 0 : fail("unpack", -EINVAL, &e);
-	r = packed_expand(c.file, c.out, sha, &e);
-	if (!r)
-		printf("%s: %s\n", c.out, sha);
-	conf_done(&unpack_program, &c);
-	return r ? fail("unpack", r, &e) : 0;
+	return cmd_run("unpack", &unpack_program, argc, argv, &(struct conf){0}, unpack);
 }
