@@ -9,7 +9,7 @@
 #include "daemon/base/fs.h"
 #include "schemas/gguf.h"
 
-enum { ALIGN = 32, TYPE_F32 = 0, TYPE_I64 = 27, TYPE_BF16 = 30, KV_U32 = 4, KV_F32 = 6, KV_BOOL = 7, KV_STRING = 8, KV_ARRAY = 9 };
+enum { ALIGN = 32, WIDTH_MOST = 1 << 20, HEADS_MOST = 4096 /* and the width of one; as in a config.json */ };
 
 static const char *const names[E3_N_ALL] = {
 	[E3_FC] = "fc.weight",
@@ -61,13 +61,19 @@ static void put_u64(struct out *o, struct buf *b, uint64_t v)
 	put(o, b, &v, sizeof v);
 }
 
+static void pad(struct out *o, struct buf *b)
+{
+	static const uint8_t zero[ALIGN];
+	put(o, b, zero, (ALIGN - b->len % ALIGN) % ALIGN);
+}
+
 static void put_text(struct out *o, struct buf *b, const char *s)
 {
 	put_u64(o, b, strlen(s));
 	put(o, b, s, strlen(s));
 }
 
-static void key(struct out *o, const char *name, uint32_t type)
+static void key(struct out *o, const char *name, enum gguf_value type)
 {
 	o->n_kv++;
 	put_text(o, &o->kv, name);
@@ -76,27 +82,27 @@ static void key(struct out *o, const char *name, uint32_t type)
 
 static void kv_text(struct out *o, const char *name, const char *value)
 {
-	key(o, name, KV_STRING);
+	key(o, name, GV_STRING);
 	put_text(o, &o->kv, value);
 }
 
 static void kv_u32(struct out *o, const char *name, int value)
 {
-	key(o, name, KV_U32);
+	key(o, name, GV_U32);
 	put_u32(o, &o->kv, (uint32_t)value);
 }
 
 static void kv_f32(struct out *o, const char *name, double value)
 {
 	float f = (float)value;
-	key(o, name, KV_F32);
+	key(o, name, GV_F32);
 	put(o, &o->kv, &f, sizeof f);
 }
 
 static void kv_bool(struct out *o, const char *name, bool value)
 {
 	uint8_t v = value;
-	key(o, name, KV_BOOL);
+	key(o, name, GV_BOOL);
 	put(o, &o->kv, &v, 1);
 }
 
@@ -121,8 +127,8 @@ static void metadata(struct out *o, const struct draft_config *c)
 	kv_u32(o, "eagle3.target_hidden_size", c->target_hidden_size);
 	kv_bool(o, "eagle3.norm_before_residual", c->norm_before_residual);
 	kv_bool(o, "eagle3.norm_before_fc", c->norm_before_fc);
-	key(o, "eagle3.target_layers", KV_ARRAY);
-	put_u32(o, &o->kv, KV_U32);
+	key(o, "eagle3.target_layers", GV_ARRAY);
+	put_u32(o, &o->kv, GV_U32);
 	put_u64(o, &o->kv, 3);
 	for (int i = 0; i < 3; i++) /* it names the layers whose inputs it taps, which are boundaries */
 		put_u32(o, &o->kv, (uint32_t)c->boundaries[i]);
@@ -140,8 +146,7 @@ static void metadata(struct out *o, const struct draft_config *c)
 /* The tensor's entry; its data follow at the next multiple of ALIGN. */
 static void begin_tensor(struct out *o, const char *name, uint32_t type, int rows, int cols)
 {
-	static const uint8_t zero[ALIGN];
-	put(o, &o->data, zero, (ALIGN - o->data.len % ALIGN) % ALIGN);
+	pad(o, &o->data);
 	o->n_tensors++;
 	put_text(o, &o->info, name);
 	put_u32(o, &o->info, rows > 1 ? 2 : 1);
@@ -169,12 +174,12 @@ static void tensors(struct out *o, const struct draft *d)
 		eagle3_tensor_shape(&d->c, (enum eagle3_tensor)t, &rows, &cols);
 		if (!cols)
 			continue;
-		begin_tensor(o, names[t], rows > 1 ? TYPE_BF16 : TYPE_F32, rows, cols);
+		begin_tensor(o, names[t], rows > 1 ? GT_BF16 : GT_F32, rows, cols);
 		for (int i = 0; i < rows; i++)
 			put_row(o, w + (size_t)row_of((enum eagle3_tensor)t, d->c.hd, i) * (size_t)cols, cols, rows > 1);
 		w += (size_t)rows * (size_t)cols;
 	}
-	begin_tensor(o, "d2t", TYPE_I64, 1, d->c.V_d);
+	begin_tensor(o, "d2t", GT_I64, 1, d->c.V_d);
 	for (int i = 0; i < d->c.V_d; i++)
 		put_u64(o, &o->data, (uint64_t)(d->d2t[i] + i));
 }
@@ -189,7 +194,7 @@ static int rope_factors(struct out *o, const struct draft *d)
 	rope_table(&d->c.rope, d->c.hd, f, &scale);
 	for (int i = 0; i < n; i++)
 		f[i] = (real)pow(d->c.rope.theta, -2.0 * i / d->c.hd) / f[i];
-	begin_tensor(o, "rope_freqs.weight", TYPE_F32, 1, n);
+	begin_tensor(o, "rope_freqs.weight", GT_F32, 1, n);
 	put_row(o, f, n, false);
 	free(f);
 	return 0;
@@ -209,7 +214,6 @@ int draft_gguf_write(const struct draft *d, const char *path, struct errtext *e)
 {
 	struct out o = {.r = supported(&d->file, e)};
 	struct buf file = BUF_INIT(0);
-	static const uint8_t zero[ALIGN];
 	if (o.r)
 		return o.r;
 	metadata(&o, &d->file);
@@ -222,7 +226,7 @@ int draft_gguf_write(const struct draft *d, const char *path, struct errtext *e)
 	put_u64(&o, &file, o.n_kv);
 	put(&o, &file, o.kv.data, o.kv.len);
 	put(&o, &file, o.info.data, o.info.len);
-	put(&o, &file, zero, (ALIGN - file.len % ALIGN) % ALIGN);
+	pad(&o, &file);
 	put(&o, &file, o.data.data, o.data.len);
 	if (!o.r)
 		o.r = fs_write_atomic(path, file.data, file.len);
@@ -293,21 +297,25 @@ static int read_config(const struct gguf *g, const struct frozen *fz, struct dra
 {
 	const char *arch;
 	size_t len;
-	double v[9] = {0}, theta = 10000, eps = 1e-6;
-	static const char *const key_of[9] = {"eagle3.embedding_length", "eagle3.feed_forward_length", "eagle3.attention.head_count", "eagle3.attention.head_count_kv",
-					      "eagle3.attention.key_length", "eagle3.context_length", "eagle3.target_hidden_size", "eagle3.block_count", "eagle3.norm_before_fc"};
+	enum { N = 8 };
+	static const struct { const char *key; int most; } whole[N] = {
+		{"eagle3.embedding_length", WIDTH_MOST}, {"eagle3.feed_forward_length", WIDTH_MOST}, {"eagle3.attention.head_count", HEADS_MOST},
+		{"eagle3.attention.head_count_kv", HEADS_MOST}, {"eagle3.attention.key_length", HEADS_MOST}, {"eagle3.context_length", 1 << 30},
+		{"eagle3.target_hidden_size", WIDTH_MOST}, {"eagle3.block_count", 1 << 30},
+	};
+	double v[N] = {0}, theta = 10000, eps = 1e-6;
 	if (gguf_str(g, "general.architecture", &arch, &len) || len != 6 || memcmp(arch, "eagle3", 6) != 0)
 		return errtext_set(e, -EINVAL, "GGUF: no draft of arch eagle3");
 	int r = 0;
-	for (int i = 0; i < 8 && !r; i++)
-		r = number(g, key_of[i], -1, &v[i], e);
+	for (int i = 0; i < N && !r; i++) {
+		r = number(g, whole[i].key, -1, &v[i], e);
+		if (!r && (v[i] < 1 || v[i] > whole[i].most))
+			r = errtext_set(e, -EINVAL, "GGUF: %s is %g", whole[i].key, v[i]);
+	}
 	if (!r)
 		r = number(g, "eagle3.rope.freq_base", 10000, &theta, e);
 	if (!r)
 		r = number(g, "eagle3.attention.layer_norm_rms_epsilon", -1, &eps, e);
-	for (int i = 0; i < 7 && !r; i++)
-		if (v[i] < 1 || (i != 5 && v[i] > 1 << 20))
-			r = errtext_set(e, -EINVAL, "GGUF: %s is %g", key_of[i], v[i]);
 	if (!r && ((int)v[4] % 2 || (int)v[2] % (int)v[3]))
 		r = errtext_set(e, -EINVAL, "GGUF: %g heads, %g key/value heads, head width %g do not fit each other", v[2], v[3], v[4]);
 	if (r)
@@ -319,19 +327,20 @@ static int read_config(const struct gguf *g, const struct frozen *fz, struct dra
 		.rope_orig_max = v[5], .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_mscale = 1, .bos_id = fz->bos_id, .eos_id = fz->eos_id, .pad_id = fz->pad_id,
 		.norm_before_residual = !gguf_u64(g, "eagle3.norm_before_residual", &on) && on, .norm_before_fc = !gguf_u64(g, "eagle3.norm_before_fc", &on) && on,
 	};
-	if (v[7] > 1 || v[7] < 1)
+	if (v[7] > 1)
 		return errtext_set(e, -ENOTSUP, "GGUF: a draft of %g layers; one is what is served", v[7]);
-	const int standard[3] = {2, fz->n_layer / 2, fz->n_layer - 3};
-	for (uint64_t i = 0; i < 3 && !r; i++) {
+	int standard[N_BOUNDARIES];
+	default_boundaries(fz->n_layer, standard);
+	for (uint64_t i = 0; i < N_BOUNDARIES && !r; i++) {
 		int64_t b;
-		r = gguf_array_len(g, "eagle3.target_layers") == 3 ? gguf_array_i64(g, "eagle3.target_layers", i, &b) : -EINVAL;
-		if (!r && (b < 0 || b > fz->n_layer))
+		r = gguf_array_len(g, "eagle3.target_layers") == N_BOUNDARIES ? gguf_array_i64(g, "eagle3.target_layers", i, &b) : -EINVAL;
+		if (!r && (b < 0 || b > fz->n_layer || (i && b <= c->boundaries[i - 1])))
 			r = -EINVAL;
 		if (!r)
 			c->boundaries[i] = (int)b;
 	}
 	if (r)
-		return errtext_set(e, -EINVAL, "GGUF: eagle3.target_layers is not a list of three layers of this target");
+		return errtext_set(e, -EINVAL, "GGUF: eagle3.target_layers is not an ascending list of three layers of this target");
 	c->boundaries_default = memcmp(c->boundaries, standard, sizeof standard) == 0;
 	return read_scaling(g, c, e);
 }
@@ -351,8 +360,11 @@ static int read_vocabulary(const struct gguf *g, struct draft *d, struct errtext
 	}
 	d->d2t = ids;
 	d->file.draft_vocab_size = n;
-	for (int i = 0; ids && i < n; i++)
+	for (int i = 0; ids && i < n; i++) {
+		if (ids[i] < 0 || ids[i] >= d->file.vocab_size)
+			return errtext_set(e, -EINVAL, "GGUF tensor d2t: id %lld, the target has %d tokens", (long long)ids[i], d->file.vocab_size);
 		ids[i] -= i;
+	}
 	return ids ? 0 : -ENOMEM;
 }
 

@@ -38,7 +38,7 @@ int MUSTCHECK publish_write(const char *store, const char *name, const struct dr
 /* The same folder anywhere; and a draft's folder, numbered or not, read back (no manifest is looked at). */
 int MUSTCHECK publish_write_folder(const char *dir, const struct draft_config *c, const int64_t *d2t, const real *w, const struct frozen *fz, json_t *meta,
 				   char ret_sha[static 65], struct errtext *e);
-int MUSTCHECK publish_check(const struct draft *d, const struct frozen *fz, struct errtext *e); /* of this target, and of a kind that is trained */
+int MUSTCHECK publish_check(const struct draft *d, const struct frozen *fz, struct errtext *e); /* made for this target? */
 int MUSTCHECK publish_read_folder(const char *dir, const struct frozen *fz, struct draft *ret, struct errtext *e);
 int MUSTCHECK publish_path(const char *store, const char *name, char *ret, size_t size);
 void publish_remove(const char *store, const char *name); /* incoming/<name>, where it is still there */

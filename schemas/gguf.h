@@ -10,6 +10,13 @@
 #include <stdint.h>
 #include "daemon/base/err.h"
 
+/* The format's own numbers: kinds of metadata values, and of tensors. */
+enum gguf_value { GV_U8, GV_I8, GV_U16, GV_I16, GV_U32, GV_I32, GV_F32, GV_BOOL, GV_STRING, GV_ARRAY, GV_U64, GV_I64, GV_F64, GV_N };
+enum gguf_type {
+	GT_F32 = 0, GT_F16 = 1, GT_Q4_0 = 2, GT_Q4_1 = 3, GT_Q5_0 = 6, GT_Q5_1 = 7, GT_Q8_0 = 8,
+	GT_Q2_K = 10, GT_Q3_K = 11, GT_Q4_K = 12, GT_Q5_K = 13, GT_Q6_K = 14, GT_I64 = 27 /* d2t of a draft */, GT_BF16 = 30,
+};
+
 struct gguf;
 int MUSTCHECK gguf_open(const char *path, struct gguf **ret, struct errtext *e);
 struct gguf *gguf_free(struct gguf *g);

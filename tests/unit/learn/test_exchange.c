@@ -153,6 +153,16 @@ static void test_refused(void **state)
 	f->fz.H++; /* another target */
 	assert_int_equal(draft_gguf_read(f->file, &f->fz, &back, &e), -EINVAL);
 	f->fz.H--;
+	int second = f->d.file.boundaries[1];
+	f->d.file.boundaries[1] = f->d.file.boundaries[0];
+	assert_int_equal(draft_gguf_write(&f->d, f->file, &e), 0);
+	assert_int_equal(draft_gguf_read(f->file, &f->fz, &back, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "ascending"));
+	f->d.file.boundaries[1] = second;
+	f->d.d2t[3] = INT64_MIN;
+	assert_int_equal(draft_gguf_write(&f->d, f->file, &e), 0);
+	assert_int_equal(draft_gguf_read(f->file, &f->fz, &back, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "d2t"));
 }
 
 /* A byte changed, anywhere; and the file cut, anywhere. */

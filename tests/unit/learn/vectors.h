@@ -61,22 +61,28 @@ static inline void vectors_close(struct vectors *v)
 	free(v);
 }
 
-static inline const struct vector_entry *vectors_find(const struct vectors *v, const char *name)
+/* NULL where the case does not have it. */
+static inline const struct vector_entry *vectors_maybe(const struct vectors *v, const char *name)
 {
 	for (int i = 0; i < v->n; i++)
 		if (!strcmp(v->entry[i].name, name))
 			return &v->entry[i];
-	fail_msg("no vector named %s", name);
 	return NULL;
+}
+
+static inline const struct vector_entry *vectors_find(const struct vectors *v, const char *name)
+{
+	const struct vector_entry *e = vectors_maybe(v, name);
+	if (!e)
+		fail_msg("no vector named %s", name);
+	return e;
 }
 
 /* 0 where the case does not have it. */
 static inline double vectors_optional(const struct vectors *v, const char *name)
 {
-	for (int i = 0; i < v->n; i++)
-		if (!strcmp(v->entry[i].name, name))
-			return v->entry[i].number;
-	return 0;
+	const struct vector_entry *e = vectors_maybe(v, name);
+	return e ? e->number : 0;
 }
 
 static inline double vectors_number(const struct vectors *v, const char *name)
