@@ -1,6 +1,6 @@
 /* A request longer than one may give (train.request_rows) is learned from all the same: its newest rows are lessons, the
  * older ones history, in one run or in several, counted, and the same after a restart. Only when nothing is left
- * to give is a part left out. And a step of a long run reads the records it needs and no others, which changes
+ * to give is a part left out. And a step of a long run keeps the records it needs and no others, which changes
  * nothing of what it trains. */
 #include "tests/unit/learn/learner_world.h"
 

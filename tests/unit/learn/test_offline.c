@@ -1,5 +1,5 @@
 /* Training from disk is a pure function of corpus, options and seed: the same bits for any number of threads, with
- * teachers kept or worked out anew; another seed is another draft. It learns, it never trains what it judges, it ends
+ * teachers kept or worked out anew, one lesson a step or several; another seed is another draft. It learns, it never trains what it judges, it ends
  * where it was told; and a corpus is what its records say: the same from a pool, through files and back. */
 #include "tests/unit/learn/toyworld.h"
 #include "learn/offline.h"
@@ -216,6 +216,28 @@ static void resumed(struct world *w, struct offline_options o, const char *name)
 	assert_non_null(strstr(said, "lr was another"));
 }
 
+/* Several lessons a step: the same rows in fewer steps, as exact as ever, shuffled and in the order of the stream. */
+static void test_packed(void **state)
+{
+	struct offline_options o = plain();
+	for (int stream = 0; stream < 2; stream++) {
+		struct seen alone = {0}, a = {0}, b = {0};
+		o.stream = stream;
+		o.replay_share = stream ? 0.4 : 0;
+		o.pack_rows = 0;
+		go(*state, &o, 1, NULL, &alone);
+		o.pack_rows = 72;
+		go(*state, &o, 1, NULL, &a);
+		assert_true(a.last.step > 0 && 3 * a.last.step < 2 * alone.last.step);
+		assert_int_equal(a.last.tokens, alone.last.tokens);
+		o.cache_bytes = 0;
+		go(*state, &o, 2, NULL, &b);
+		assert_true(a.hash == b.hash && a.hash != alone.hash);
+		o.cache_bytes = 1 << 20;
+		resumed(*state, o, stream ? "packed-b.state" : "packed-a.state");
+	}
+}
+
 static void test_resume(void **state)
 {
 	struct offline_options o = plain();
@@ -297,6 +319,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_held_out, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stream, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_resume, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_packed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_files_and_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
 	};
