@@ -1,6 +1,7 @@
 /* A leader's word as JSON, strictly (fleet.h): it makes a daemon switch its server, so nothing that is only nearly one passes. */
 #include "schemas/fleet.h"
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { FLEET_MOST = 1024, FLEET_SCHEMA = 1 };
@@ -18,14 +19,9 @@ int fleet_word_encode(const struct fleet_word *w, char *ret, size_t size)
 	return 0;
 }
 
-static int text_into(const json_t *j, const char *key, char *ret, size_t size)
+static bool text_into(const char *s, char *ret, size_t size)
 {
-	const char *s = json_string_value(json_object_get(j, key));
-
-	if (!s || strlen(s) >= size)
-		return -EINVAL;
-	memcpy(ret, s, strlen(s) + 1);
-	return 0;
+	return (size_t)snprintf(ret, size, "%s", s) < size;
 }
 
 static bool is_hash(const char *s)
@@ -36,17 +32,21 @@ static bool is_hash(const char *s)
 int fleet_word_decode(const void *p, size_t n, struct fleet_word *ret, struct errtext *e)
 {
 	json_t *j = n <= FLEET_MOST ? json_loadb(p, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
-	json_int_t epoch = json_integer_value(json_object_get(j, "epoch")), live = json_integer_value(json_object_get(j, "live"));
-	json_int_t generation = json_integer_value(json_object_get(j, "generation"));
-	struct fleet_word w = {.epoch = (uint64_t)epoch, .live = (uint32_t)live, .generation = (uint64_t)generation};
-	bool good = json_integer_value(json_object_get(j, "schema")) == FLEET_SCHEMA && epoch > 0 && live >= 0 && live < UINT32_MAX && generation >= 0 &&
-		    !text_into(j, "target_fp", w.target_fp, sizeof w.target_fp) && !text_into(j, "run", w.run, sizeof w.run) &&
-		    !text_into(j, "host", w.host, sizeof w.host) && !text_into(j, "weights_sha", w.weights_sha, sizeof w.weights_sha) &&
+	const char *target_fp, *run, *host, *weights_sha;
+	json_int_t schema, epoch, generation, live;
+	struct fleet_word w = {.buried = false};
+	bool good = json_unpack(j, "{s:I, s:s, s:I, s:s, s:s, s:I, s:I, s:s}", "schema", &schema, "target_fp", &target_fp, "epoch", &epoch, "run", &run, "host", &host,
+				"generation", &generation, "live", &live, "weights_sha", &weights_sha) == 0 &&
+		    schema == FLEET_SCHEMA && epoch > 0 && live >= 0 && live < UINT32_MAX && generation >= 0 && text_into(target_fp, w.target_fp, sizeof w.target_fp) &&
+		    text_into(run, w.run, sizeof w.run) && text_into(host, w.host, sizeof w.host) && text_into(weights_sha, w.weights_sha, sizeof w.weights_sha) &&
 		    is_hash(w.target_fp) && w.run[0] && (live ? is_hash(w.weights_sha) : !w.weights_sha[0]);
 
 	json_decref(j);
 	if (!good)
 		return errtext_set(e, -EINVAL, "a record that is no leader's word");
+	w.epoch = (uint64_t)epoch;
+	w.generation = (uint64_t)generation;
+	w.live = (uint32_t)live;
 	*ret = w;
 	return 0;
 }

@@ -25,6 +25,10 @@ static void a_word_and_what_is_none(void **state)
 		"{\"schema\":1,\"target_fp\":\"" HASH "\",\"epoch\":1,\"run\":\"r\",\"host\":\"h\",\"generation\":1,\"live\":-3,\"weights_sha\":\"" HASH "\"}",
 		"{\"schema\":1,\"target_fp\":\"../" HASH "\",\"epoch\":1,\"run\":\"r\",\"host\":\"h\",\"generation\":1,\"live\":0,\"weights_sha\":\"\"}",
 		"{\"schema\":1,\"target_fp\":\"" HASH "\",\"epoch\":1,\"epoch\":2,\"run\":\"r\",\"host\":\"h\",\"generation\":1,\"live\":0,\"weights_sha\":\"\"}",
+		/* what is not said is not 0 */
+		"{\"schema\":1,\"target_fp\":\"" HASH "\",\"epoch\":1,\"run\":\"r\",\"host\":\"h\",\"generation\":1,\"weights_sha\":\"\"}",
+		"{\"schema\":1,\"target_fp\":\"" HASH "\",\"epoch\":1,\"run\":\"r\",\"host\":\"h\",\"generation\":1,\"live\":\"4\",\"weights_sha\":\"\"}",
+		"{\"schema\":1,\"target_fp\":\"" HASH "\",\"epoch\":1,\"run\":\"r\",\"host\":\"h\",\"live\":0,\"weights_sha\":\"\"}",
 	};
 	struct fleet_word back;
 	struct errtext e;
