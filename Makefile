@@ -223,7 +223,7 @@ lint:
 	tests/lint
 fuzz:
 	tests/fuzz/run $(or $(SECONDS_EACH),60)
-BENCHES := bench_kernels bench_decode bench_ttt bench_tap bench_ranks load
+BENCHES := bench_kernels bench_decode bench_ttt bench_tap bench_ranks bench_payload load
 bench: all $(BENCHES:%=$(B)/bench/%)
 	tests/bench/run $(CELLS)
 soak: all

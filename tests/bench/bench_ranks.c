@@ -116,9 +116,7 @@ int main(int argc, char **argv)
 			return 2;
 		}
 	const struct crew_conf ranks = {.count = w.ranks, .rank = w.rank, .meet = w.meet, .secret_file = (char[]){""}, .timeout_s = 120};
-	struct dev_options device = {.kind = w.gpu ? DEV_CUDA : DEV_CPU};
-	if (w.ranks > 1)
-		device.kind = DEV_AUTO;
+	struct dev_options device = {.kind = w.gpu || w.ranks > 1 ? DEV_CUDA : DEV_CPU};
 	if (crew_open(&ranks, &c, &e) || crew_device(c, &device, &e)) {
 		fprintf(stderr, "bench_ranks: %s\n", e.text);
 		return 2;

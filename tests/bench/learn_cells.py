@@ -30,13 +30,14 @@ def record(args, server, asked, folder, max_tokens):
     if failed:
         raise RuntimeError(f"{len(failed)} requests failed: {failed[0]}")
     want = server.status()["records"]["records"]
-    size = lambda: sum(f.stat().st_size for f in folder.glob("*.seg"))
     sent = lambda: server.status()["records"].get("delivered", 0) >= want
     wait_until("records were delivered", 60, sent, collect)
-    last = -1
-    while size() != last or last == 0:  # and are on disk
-        last = size()
-        time.sleep(1.5)
+    sizes = [0]
+
+    def still():  # and are on disk
+        sizes.append(sum(f.stat().st_size for f in folder.glob("*.seg")))
+        return sizes[-1] == sizes[-2] > 0
+    wait_until("what was collected grew no more", 120, still, collect, 1.5)
     collect.stop(30)
 
 
@@ -125,8 +126,7 @@ def governor(args, results):
     with Server(args, threads, broker=True, max_context=1024) as s:
         learner = Governed(args, s)
         with Load(args, s.address, **flags) as load:
-            while learner.step() < 2:
-                load.slice("warmup draft=off")
+            wait_until("the learner trained", 600, lambda: learner.step() >= 2 or load.slice("warmup draft=off"), learner.child, 0)
             learner.set("alone", 0)
             objective = 1.1 * quiet_p95(s, load)
             for i in range(repeats):
@@ -141,13 +141,14 @@ def governor(args, results):
                         print(f"  ({arm}: {learner.status()['pace']['why']})", flush=True)
             learner.set("free", 0)
     base = load.labels["alone"]["tpot_ms"]
-    for arm in ("free", "governed"):
+    rate = {a: trained[a] / max(seconds[a], 1e-9) for a in trained}
+    of_free = rate["governed"] / rate["free"] if rate["free"] > 0 else None
+    for arm, against, ratio in (("free", None, None), ("governed", "free", of_free)):
         for stat in ("mean", "p95"):
             v = load.labels[arm]["tpot_ms"][stat]
             r = load.ratios[arm]["tpot_ms"][stat] if arm in load.ratios else [v[0] / base[stat][0], None, None]
             results.add(f"learner {arm}: tpot {stat}, 4 clients", v[0], "ms", threads, "no learner", r[0], (r[1], r[2]))
-        rate = {a: trained[a] / max(seconds[a], 1e-9) for a in trained}
-        results.add(f"learner {arm}: trained beside 4 clients", rate[arm], "tok/s", threads, arm != "free" and "free" or None, rate[arm] / rate["free"] if arm != "free" and rate["free"] > 0 else None)
+        results.add(f"learner {arm}: trained beside 4 clients", rate[arm], "tok/s", threads, against, ratio)
     print(f"  (objective {objective:.1f} ms)")
 
 
