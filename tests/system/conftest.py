@@ -126,7 +126,7 @@ class Stack:
             wait_until("the learner answered", 30, lambda: varlink.try_call(run_dir / "control.sock", "io.redraft.Learn.Status"), child)
         return child
 
-    def wait_status(self, program, seconds=20):
+    def wait_status(self, program, seconds=60):
         wait_until("it answered", seconds, lambda: self.status(program), self.children[program])
 
     def chat(self, text="What is the weather in Berlin?", **kw):

@@ -193,7 +193,7 @@ def test_client_that_goes_away_is_forgotten(toy_server):
     c.getresponse().read(10)
     c.sock.close()
     c.close()
-    toy_server.wait("the request ended", 10, lambda: toy_server.status("serve").get("running") == 0)
+    toy_server.wait("the request ended", 60, lambda: toy_server.status("serve").get("running") == 0)
     assert toy_server.chat().ok
 
 

@@ -100,7 +100,7 @@ def injected(stack, traffic, fault):
 def well_again(stack, traffic):
     """Other requests are the newest, the alarm is taken back, and none comes."""
     traffic.send(N)
-    assert poll(30, looked(stack, 2, 0))
+    assert poll(60, looked(stack, 2, 0))
     assert stack.ctl("release")[0] == 0
     quiet = looked(stack, 1, 1)
     poll(30, lambda: alarm(stack) or quiet())
@@ -131,7 +131,7 @@ def test_seven_faults_are_called_decay(stack, monkeypatch, tmp_path):
         switch.write_text(fault)
         said[fault] = injected(stack, traffic, fault)
         if fault == "overflow":
-            assert poll(10, lambda: stack.call("learn", "Status")["paused"] and stack.call("daemon", "Status")["hold"])
+            assert poll(60, lambda: stack.call("learn", "Status")["paused"] and stack.call("daemon", "Status")["hold"])
         switch.write_text("none")
         assert well_again(stack, traffic), (fault, alarm(stack))
     missed = {f: x for f, x in said.items() if not any(w in x for w in FAULTS[f])}

@@ -55,7 +55,7 @@ def test_last_answer_is_whole_when_the_server_is_stopped(stack):
     asks = [threading.Thread(target=ask) for _ in range(4)]
     for a in asks:
         a.start()
-    assert poll(20, lambda: stack.status("serve").get("running") == 4, 0.005)
+    assert poll(60, lambda: stack.status("serve").get("running") == 4, 0.005)
     assert child.stop(20) == 0
     for a in asks:
         a.join(20)
@@ -75,9 +75,9 @@ def test_daemon_killed_while_versions_are_made(stack, kafka):
         stack.again("daemon")
         stack.wait_status("daemon")
         check_store(stack)
-        assert stack.call("daemon", "Status")["live"] == live(stack) or poll(5, lambda: stack.call("daemon", "Status")["live"] == live(stack))
+        assert stack.call("daemon", "Status")["live"] == live(stack) or poll(60, lambda: stack.call("daemon", "Status")["live"] == live(stack))
     n = max(versions(stack))
-    stack.wait("a new version is made", 40, lambda: max(versions(stack)) > n, "learn")
+    stack.wait("a new version is made", 60, lambda: max(versions(stack)) > n, "learn")
     clients.stop()
     clients.check(60)
     check_store(stack)
@@ -93,7 +93,7 @@ def test_server_killed_comes_back_with_the_live_version(stack, kafka):
     stack.children["serve"].kill()
     stack.again("serve")
     stack.wait_serve()
-    assert poll(20, lambda: live(stack) == n), (live(stack), n)
+    assert poll(60, lambda: live(stack) == n), (live(stack), n)
     assert stack.chat(draft=True).same_text(stack.chat(draft=False))
 
 
@@ -121,7 +121,7 @@ def test_killed_learner_resumes_exactly(stack, kafka):
         step = last_step(stack)
         stack.again("learn")
         stack.wait_status("learn", 30)
-        stack.wait("training goes on", 40, lambda: stack.status("learn").get("step", 0) >= step + 8, "learn")
+        stack.wait("training goes on", 60, lambda: stack.status("learn").get("step", 0) >= step + 8, "learn")
     clients.stop()
     stack.children["learn"].stop(20)
     follow = stack.start_learn(kafka.address, name="follow", wait=False, follow_journal=stack.dir / "learn-state" / "journal",

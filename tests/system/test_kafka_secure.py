@@ -54,7 +54,7 @@ def events(stack):
     return [e["text"] for e in stack.call("daemon", "Tail", last=200)["events"] if e["kind"] == "kafka"]
 
 
-def said(stack, word, seconds=40):
+def said(stack, word, seconds=60):
     assert poll(seconds, lambda: any(word in t for t in events(stack)), 0.5), (word, events(stack))
 
 
@@ -105,7 +105,7 @@ def test_end_to_end_with_tls_login_and_rules(stack, secured, monkeypatch, mechan
     assert any(r["what"] == "TopicsCreate" and r["why"] == "first day" for r in stack.ctl_json("audit")["records"])
     chain = lambda: [json.loads(x.split(" ", 1)[1]) for x in audit_topic(secured)]
     whole = lambda: {"Switch", "Purge"} <= {r["what"] for r in chain()}
-    assert poll(30, whole, 1), [(r["what"], r.get("why")) for r in chain()]
+    assert poll(60, whole, 1), [(r["what"], r.get("why")) for r in chain()]
     for secret in USERS.values():
         assert secret not in stack.logs() and secret not in json.dumps(status)
     assert daemon.running()
@@ -148,7 +148,7 @@ def test_what_happens_to_broker_and_topics(stack, secured):
     stack.start_serve(stack.toy(63))
     stack.start_daemon(secured.address, watch__topic=topic)
     said(stack, "answers")
-    assert poll(20, lambda: stack.call("daemon", "Status")["watch"]["partitions"] == p)
+    assert poll(60, lambda: stack.call("daemon", "Status")["watch"]["partitions"] == p)
 
     def produce(n):
         subprocess.run(["kcat", "-b", secured.address, "-P", "-t", topic, "-p", "0"], input="\n".join(["{}"] * n), text=True, timeout=30, check=True)
@@ -160,7 +160,7 @@ def test_what_happens_to_broker_and_topics(stack, secured):
     secured.start()
     before = bad()
     assert poll(60, lambda: (produce(1), bad() > before)[1], 1), stack.call("daemon", "Status")["watch"]
-    assert poll(30, lambda: [t for t in events(stack) if "answers" in t][1:], 0.5), events(stack)
+    assert poll(60, lambda: [t for t in events(stack) if "answers" in t][1:], 0.5), events(stack)
     # retention passes while the daemon holds still
     stack.children["daemon"].signal(signal.SIGSTOP)
     try:
@@ -175,7 +175,7 @@ def test_what_happens_to_broker_and_topics(stack, secured):
     before = bad()
     assert poll(60, lambda: (produce(1), bad() > before)[1], 1), stack.call("daemon", "Status")["watch"]
     delete_topic(secured.address, topic)
-    assert poll(30, lambda: not topic_there(secured, topic), 0.5)
+    assert poll(60, lambda: not topic_there(secured, topic), 0.5)
     create_topic(secured.address, topic, p)
     produce(1)
     assert poll(90, lambda: any("anew" in t or "deleted" in t for t in events(stack)), 1), events(stack)
@@ -192,12 +192,12 @@ def test_what_the_learner_did_not_read_in_time(stack, secured):
     delivered = lambda: stack.status("serve")["records"]["delivered"]
     assert poll(60, lambda: (stack.chat(), records().get("rows", 0) > 0)[1], 0.3), records()
     assert drained(stack)
-    stack.wait("the daemon knows it", 20, lambda: stack.call("daemon", "Status")["learn"].get("records"), "daemon")
+    stack.wait("the daemon knows it", 60, lambda: stack.call("daemon", "Status")["learn"].get("records"), "daemon")
     learner.stop(30)
     had = delivered()
     for i in range(24):
         assert stack.chat(f"And in Paris, for the {i}th time?").ok
-    stack.wait("the records are there", 30, lambda: delivered() >= had + 24, "serve")
+    stack.wait("the records are there", 60, lambda: delivered() >= had + 24, "serve")
     delete_records(secured.address, "redraft.traces", {p: -1 for p in range(PARTITIONS)})
     stack.again("learn")
     assert poll(60, lambda: records().get("lost", 0) > 0), records()

@@ -83,7 +83,7 @@ def test_audit(operated):
     assert s.ctl("audit", "--verify", "--store", s.store)[0] == 1
     s.again("daemon")  # nothing refuses to start for it, and a rollback works
     s.wait_status("daemon")
-    s.wait("the server is known", 10, lambda: s.status("daemon")["serve"]["up"], "daemon")
+    s.wait("the server is known", 60, lambda: s.status("daemon")["serve"]["up"], "daemon")
     assert s.ctl("rollback")[0] == 0
     said = s.ctl_json("audit", "--last", 100)
     assert not said["whole"] and said["broken"] == 1 and [r["what"] for r in said["records"]].count("Repair") == 1
@@ -119,13 +119,13 @@ def test_tail_and_top(operated):
             drawn += os.read(master, 65536)
         return any(b"\x1b[J" in x and good(x.split(b"\x1b[J")[0]) for x in drawn.split(b"\x1b[H")[1:])
     try:
-        assert poll(30, lambda: shows(lambda x: b"drafts   live %d" % s.one in x), 0), drawn
+        assert poll(60, lambda: shows(lambda x: b"drafts   live %d" % s.one in x), 0), drawn
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 24, 0, 0))
         small = lambda x: b"server   " in x and x.count(b"\r\n") <= 10 and all(len(y.split(b"\x1b[K")[0]) <= 24 for y in x.split(b"\r\n"))
         # drawn anew at the signal, in fewer lines that are no longer than the screen
-        assert poll(30, lambda: (top.send_signal(signal.SIGWINCH), shows(small))[1], 0), drawn
+        assert poll(60, lambda: (top.send_signal(signal.SIGWINCH), shows(small))[1], 0), drawn
         os.write(master, b"q")
-        assert top.wait(10) == 0
+        assert top.wait(60) == 0
     finally:
         top.kill()
         os.close(slave)
@@ -169,7 +169,7 @@ def test_backup_under_load_and_restore(operated, tmp_path):
     s.children["daemon"].stop()
     s.start("again", "redraftd", {"store": new, "run_dir": s.dir / "daemon", "serve_socket": s.socket("serve"), "learn_socket": s.socket("learn"),
                                   "listen_metrics": f"127.0.0.1:{free_port()}"})
-    assert poll(20, lambda: s.status("daemon"))
+    assert poll(60, lambda: s.status("daemon"))
     assert {v["version"] for v in s.ctl_json("versions")["versions"]} == {v["number"] for v in state["versions"]}
     records = s.ctl_json("audit", "--verify", "--last", 1000)["records"]
     assert any(r["what"] == "Restore" and r["why"] == "disk was lost" for r in records)
@@ -183,14 +183,14 @@ def test_a_daemon_that_dies_between_the_move_and_its_answer(operated, monkeypatc
     s.children["daemon"].stop()
     monkeypatch.setenv("REDRAFT_CRASH_AT", "act-activated")
     s.again("daemon")
-    s.wait("the server is known", 20, lambda: s.status("daemon").get("serve", {}).get("up"), "daemon")
+    s.wait("the server is known", 60, lambda: s.status("daemon").get("serve", {}).get("up"), "daemon")
     rc, out, err = s.ctl("--json", "rollback")
     assert rc == 0 and "asking the server itself" in err, (rc, out, err)
     assert json.loads(out)["live"] == s.two == s.status("serve")["live"], out
-    assert s.children["daemon"].proc.wait(20) == 137
+    assert s.children["daemon"].proc.wait(60) == 137
     monkeypatch.delenv("REDRAFT_CRASH_AT")
     s.again("daemon")
-    s.wait("it is taken over", 20, lambda: s.status("daemon").get("live") == s.two, "daemon")
+    s.wait("it is taken over", 60, lambda: s.status("daemon").get("live") == s.two, "daemon")
     states = {v["version"]: v["state"] for v in s.ctl_json("versions")["versions"]}
     assert states[third] == "quarantined" and states[s.two] == "live" and states[s.one] == "previous", states
 

@@ -36,7 +36,7 @@ def test_metrics_are_valid_and_are_those_that_are_named(stack):
     stack.start_learn("", train__auto_init="off")
     number = submit(stack, 1)
     assert stack.ctl("promote", number)[0] == 0 and stack.chat().ok
-    stack.wait("the learner is seen", 20, lambda: "redraft_learn_lag_seconds" in fetch(stack.metrics, "*/*")[1], "daemon")
+    stack.wait("the learner is seen", 60, lambda: "redraft_learn_lag_seconds" in fetch(stack.metrics, "*/*")[1], "daemon")
     have = set()
     for address in (stack.address, stack.metrics):
         kind, text = fetch(address, "text/plain")

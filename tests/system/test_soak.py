@@ -72,4 +72,4 @@ def test_hostile_clients_hurt_nobody(stack):
     assert not different, different[:3]
     assert asked[0] >= 8
     assert not seen.faults(), seen.faults()
-    assert poll(30, lambda: stack.status("serve").get("running") == 0 and fds() <= idle + 2), (fds(), idle, stack.status("serve"))
+    assert poll(60, lambda: stack.status("serve").get("running") == 0 and fds() <= idle + 2), (fds(), idle, stack.status("serve"))

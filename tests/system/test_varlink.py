@@ -23,7 +23,7 @@ def test_every_method_is_what_its_interface_says(stack):
     one, two = submit(s, 1), submit(s, 2, 1)
     for n in (one, two):
         assert s.ctl("promote", n)[0] == 0
-    s.wait("the learner is known", 20, lambda: s.status("daemon")["learn"].get("up"), "daemon")
+    s.wait("the learner is known", 60, lambda: s.status("daemon")["learn"].get("up"), "daemon")
     s.wait("the learner has begun", 60, lambda: s.status("learn").get("base_version", 0) > 0, "learn")
     nowhere = {"version": 9, "path": "/nonexistent", "weights_sha": ""}
     tenant = {"tenant": "abcdef0123"}
