@@ -168,6 +168,14 @@ struct hall {
 	char refused[200]; /* the last one that was */
 };
 
+/* A rank 0 that was killed left it: a socket that nobody answers, and not a file that somebody named by mistake. */
+static void clear_away(const char *path)
+{
+	struct stat st;
+	if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode))
+		(void)unlink(path);
+}
+
 static int listen_at(const struct meet_options *o, const struct place *p, int *ret, struct errtext *e)
 {
 	static const int one = 1;
@@ -179,7 +187,7 @@ static int listen_at(const struct meet_options *o, const struct place *p, int *r
 		return errtext_set(e, -EADDRINUSE, "ranks.meet: another group meets at %.120s", o->where);
 	}
 	if (p->path && errno == ECONNREFUSED)
-		(void)unlink(o->where); /* a rank 0 that was killed left it */
+		clear_away(o->where);
 	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (bind(fd, (const struct sockaddr *)&p->a, p->len) || (p->path && chmod(o->where, 0600)) || listen(fd, GUESTS)) {
 		int r = -errno;
@@ -353,6 +361,14 @@ static int host(const struct meet_options *o, const struct place *p, int *ret_fd
 
 /* ---- the others ---- */
 
+/* TCP joins a socket to itself when it happens to draw the very port it calls and nobody listens there, which who asks again and again comes to see. */
+static bool is_itself(int fd, const struct place *p)
+{
+	struct sockaddr_storage a = {0};
+	socklen_t n = sizeof a;
+	return getsockname(fd, (struct sockaddr *)&a, &n) == 0 && n == p->len && memcmp(&a, &p->a, n) == 0;
+}
+
 /* Until rank 0 listens. Blocking from then on, with time limits. */
 static int reach(const struct meet_options *o, const struct place *p, uint64_t deadline, int *ret, struct errtext *e)
 {
@@ -362,11 +378,11 @@ static int reach(const struct meet_options *o, const struct place *p, uint64_t d
 		if (fd < 0)
 			return errtext_set(e, -errno, "a socket: %s", strerror(errno));
 		(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-		if (connect(fd, (const struct sockaddr *)&p->a, p->len) == 0) {
+		int r = connect(fd, (const struct sockaddr *)&p->a, p->len) ? errno : is_itself(fd, p) ? ECONNREFUSED : 0;
+		if (!r) {
 			*ret = fd;
 			return 0;
 		}
-		int r = errno;
 		(void)close(fd);
 		if (clock_us() >= deadline)
 			return errtext_set(e, -ETIMEDOUT, "rank 0 was not at %.100s within %d s: %s", o->where, o->timeout_s, strerror(r));

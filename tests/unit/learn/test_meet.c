@@ -4,6 +4,7 @@
  * Nobody waits longer than was said. A place that is not on this machine needs a secret; a socket file that a killed
  * rank 0 left is no obstacle; a group that meets there already is.
  */
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -86,16 +87,18 @@ static void refused(const struct one *x, int r, const char *what)
 	assert_int_equal(x->fd[0], -1);
 }
 
-/* A port that is free, or was a moment ago. */
-static void tcp_place(char ret[64])
+/* A port of ours until the socket that is returned is closed: it does not listen, so rank 0 may, and nobody else is given it. */
+static int tcp_place(char ret[64])
 {
 	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	socklen_t n = sizeof a;
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	const int one = 1;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
-	(void)close(fd);
 	(void)snprintf(ret, 64, "127.0.0.1:%d", ntohs(a.sin_port));
+	return fd;
 }
 
 static bool is_there(void)
@@ -133,12 +136,13 @@ static void test_meets(void **state)
 		all_met(x, n);
 		assert_false(is_there());
 	}
-	tcp_place(tcp);
+	int port = tcp_place(tcp);
 	for (int i = 0; i < 3; i++)
 		begin(&x[i], i, 3, tcp, "the same secret for all", 60);
 	for (int i = 0; i < 3; i++)
 		end(&x[i]);
 	all_met(x, 3);
+	(void)close(port);
 }
 
 static void test_refused(void **state)
@@ -242,6 +246,14 @@ static void test_alone(void **state)
 	end(&y[0]);
 	end(&y[1]);
 	all_met(y, 2);
+	/* a file that is no socket stays */
+	fd = open(where, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	(void)close(fd);
+	begin(&x, 0, 2, where, NULL, 1);
+	end(&x);
+	refused(&x, -EADDRINUSE, where);
+	assert_true(is_there());
 }
 
 static void test_places(void **state)
