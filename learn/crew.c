@@ -57,8 +57,8 @@ int crew_open(const struct crew_conf *k, struct comm **ret, struct errtext *e)
 	struct comm *c = NULL;
 	int r = comm_open(&c, e);
 	if (!r && c->size > 1 && k->count > 1) {
+		r = errtext_set(e, -EINVAL, "mpirun started %d ranks, and ranks.count says %d: one of the two", c->size, (int)k->count);
 		comm_free(c);
-		return errtext_set(e, -EINVAL, "mpirun started %d ranks, and ranks.count says %d: one of the two", c->size, (int)k->count);
 	}
 	if (!r && k->count > 1)
 		r = meet_all(k, &c, e);
@@ -81,13 +81,17 @@ static int choose_gpu(const struct comm *c, struct errtext *e)
 	char one[64];
 	if (seen && *seen && !strchr(seen, ','))
 		return 0;
-	if (!seen || !*seen)
-		(void)snprintf(one, sizeof one, "%d", c->here);
-	for (int i = 0; seen && *seen && i < c->here; i++, seen++)
-		if (!(seen = strchr(seen, ',')))
-			return errtext_set(e, -EINVAL, "%d ranks on this machine, and CUDA_VISIBLE_DEVICES names %d GPUs: each rank needs one", c->local, i + 1);
-	if (seen && *seen)
+	(void)snprintf(one, sizeof one, "%d", c->here);
+	if (seen && *seen) {
+		int i = 0;
+		for (; i < c->here && *seen; i++) {
+			seen += strcspn(seen, ",");
+			seen += *seen == ',';
+		}
+		if (!*seen)
+			return errtext_set(e, -EINVAL, "%d ranks on this machine, and CUDA_VISIBLE_DEVICES names %d GPUs: each rank needs one", c->local, i);
 		(void)snprintf(one, sizeof one, "%.*s", (int)strcspn(seen, ","), seen);
+	}
 	return setenv("CUDA_VISIBLE_DEVICES", one, 1) ? errtext_set(e, -ENOMEM, "out of memory") : 0;
 }
 

@@ -381,7 +381,7 @@ static void test_nccl_refused(void **state)
 	pid_t pid[GPUS];
 	if (!can_run_nccl())
 		skip();
-	gpus = "5,7";
+	gpus = "5,7,"; /* two */
 	for (int r = 0; r < GPUS; r++)
 		pid[r] = start_rank(w, "few", r, GPUS, "");
 	gpus = "5";
