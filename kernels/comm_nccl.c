@@ -253,7 +253,7 @@ static int look(struct nccl *n, double waited)
 	}
 	if (n->where == COMM_HOST || waited > 2e-3)
 		r = move(n, n->where == COMM_DEVICE, &left);
-	if (r && r != -EINPROGRESS)
+	if (r)
 		return r;
 	if (n->where == COMM_HOST && !left)
 		return 0;

@@ -24,6 +24,11 @@
 
 enum dtype { DT_F32, DT_BF16 };
 
+static inline size_t dtype_size(enum dtype t)
+{
+	return t == DT_BF16 ? sizeof(uint16_t) : sizeof(real);
+}
+
 /* A weight matrix [N outputs, K inputs], repacked once for the back end. */
 struct weight {
 	int N, K;

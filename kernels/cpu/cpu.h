@@ -136,11 +136,6 @@ static inline int cpu_lane(int j, int nr)
 	return j < h ? 2 * j : 2 * (j - h) + 1;
 }
 
-static inline size_t dtype_size(enum dtype t)
-{
-	return t == DT_BF16 ? sizeof(uint16_t) : sizeof(real);
-}
-
 /* cpu/mem.c */
 void *cpu_alloc_bytes(size_t bytes); /* zeroed; 64-byte or, when large, huge-page aligned; free() */
 void *cpu_scratch(struct dev *d, size_t bytes); /* valid until the next call; NULL: -ENOMEM was noted */

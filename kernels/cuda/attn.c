@@ -19,7 +19,7 @@ int cuda_kv_new(struct dev *d, struct kv_pool *p)
 {
 	if (p->n_layer <= 0 || p->n_kv <= 0 || p->d <= 0 || p->d > CK_MAX_D || p->n_pages <= 0 || p->page_tok <= 0 || p->page_tok % 32)
 		return cuda_bad(d, "kv_new");
-	size_t half = (size_t)p->n_layer * layer_elems(p) * type_size(p->type);
+	size_t half = (size_t)p->n_layer * layer_elems(p) * dtype_size(p->type);
 	void *k = cuda_alloc(d, half), *v = k ? cuda_alloc(d, half) : NULL;
 	if (!v) {
 		cuda_free(d, k);
@@ -41,7 +41,7 @@ void cuda_kv_free(struct dev *d, struct kv_pool *p)
 
 static struct ck_kv layer_of(const struct kv_pool *p, int layer)
 {
-	size_t at = (size_t)layer * layer_elems(p) * type_size(p->type);
+	size_t at = (size_t)layer * layer_elems(p) * dtype_size(p->type);
 	return (struct ck_kv){(char *)p->k + at, (char *)p->v + at, p->type == DT_F32, p->n_kv, p->d, p->page_tok};
 }
 
@@ -77,7 +77,7 @@ int cuda_kv_copy(struct dev *d, struct kv_pool *p, const uint32_t *dst_slots, co
 		return 0;
 	int r = cuda_stage_ids(d, dst_slots, n, &to);
 	r = r ? r : cuda_stage_ids(d, src_slots, n, &from);
-	r = r ? r : cuda_scratch(d, (size_t)n * (size_t)(p->n_layer * p->n_kv * p->d) * type_size(p->type), &tmp);
+	r = r ? r : cuda_scratch(d, (size_t)n * (size_t)(p->n_layer * p->n_kv * p->d) * dtype_size(p->type), &tmp);
 	for (int i = 0; i < 2 && !r; i++)
 		r = cuda_done(d, ck_kv_copy(cuda_of(d)->stream, i ? p->v : p->k, tmp, p->type == DT_F32, p->n_layer, layer_elems(p), p->n_kv, p->d, p->page_tok, to, from, n),
 			      "kv_copy");

@@ -37,7 +37,7 @@ static void open_library(void)
 		lib.lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
 	if (!lib.lib)
 		return;
-	struct { void **to; const char *name; } const symbols[] = {
+	const struct cuda_symbol symbols[] = {
 		{(void **)(void *)&lib.create, "cublasCreate_v2"},
 		{(void **)(void *)&lib.destroy, "cublasDestroy_v2"},
 		{(void **)(void *)&lib.set_stream, "cublasSetStream_v2"},
@@ -45,9 +45,8 @@ static void open_library(void)
 		{(void **)(void *)&lib.set_math, "cublasSetMathMode"},
 		{(void **)(void *)&lib.gemm, "cublasGemmEx"},
 	};
-	for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
-		if (!(*symbols[i].to = dlsym(lib.lib, symbols[i].name)))
-			lib.gemm = NULL;
+	if (cuda_symbols(lib.lib, symbols, sizeof symbols / sizeof *symbols))
+		lib.gemm = NULL;
 }
 
 static int blas_failed(struct dev *d, const char *what, int status)

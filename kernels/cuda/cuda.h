@@ -48,6 +48,12 @@ static inline struct cuda *cuda_of(struct dev *d)
 int cuda_done(struct dev *d, cudaError_t e, const char *what); /* 0, or -EIO or -ENOMEM with d->error set */
 int cuda_bad(struct dev *d, const char *what); /* -EINVAL */
 int cuda_wait(struct dev *d, const char *what);
+struct cuda_symbol {
+	void **to;
+	const char *name;
+};
+/* Of a library that is opened by its soname: NULL, or the first name that it lacks; the rest is not looked for. */
+const char *cuda_symbols(void *lib, const struct cuda_symbol *all, size_t n);
 
 /* ---- memory.c ---- */
 /* Device memory in stream order, within the budget: 0, or -ENOMEM or -EIO with d->error set. All of ours comes from here. */
@@ -121,11 +127,6 @@ extern const struct link_ops cuda_link_ops; /* link.c */
 static inline size_t cuda_round_up(size_t n, size_t to)
 {
 	return (n + to - 1) / to * to;
-}
-
-static inline size_t type_size(enum dtype t)
-{
-	return t == DT_BF16 ? sizeof(uint16_t) : sizeof(float);
 }
 
 static inline int cuda_min(int a, int b)

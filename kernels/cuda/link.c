@@ -28,7 +28,7 @@ struct link {
 static void open_library(void)
 {
 	void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-	struct { void **to; const char *name; } const symbols[] = {
+	const struct cuda_symbol symbols[] = {
 		{(void **)(void *)&nccl.get_version, "ncclGetVersion"},
 		{(void **)(void *)&nccl.get_unique_id, "ncclGetUniqueId"},
 		{(void **)(void *)&nccl.init, "ncclCommInitRankConfig"},
@@ -46,9 +46,9 @@ static void open_library(void)
 		(void)snprintf(missing, sizeof missing, "NCCL cannot be loaded (%.100s): install libnccl2, or add its folder to the loader's path", why ? why : "libnccl.so.2");
 		return;
 	}
-	for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
-		if (!(*symbols[i].to = dlsym(lib, symbols[i].name)) && !missing[0])
-			(void)snprintf(missing, sizeof missing, "libnccl.so.2 has no %s: NCCL 2.14 or later is needed", symbols[i].name);
+	const char *lacks = cuda_symbols(lib, symbols, sizeof symbols / sizeof *symbols);
+	if (lacks)
+		(void)snprintf(missing, sizeof missing, "libnccl.so.2 has no %s: NCCL 2.14 or later is needed", lacks);
 }
 
 static int link_about(struct dev *d, struct link_about *ret, struct errtext *e)

@@ -1,4 +1,5 @@
 /* Opening a CUDA device, closing it, and what its errors mean. */
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,14 @@ int cuda_done(struct dev *d, cudaError_t e, const char *what)
 int cuda_wait(struct dev *d, const char *what)
 {
 	return cuda_done(d, cudaStreamSynchronize(cuda_of(d)->stream), what);
+}
+
+const char *cuda_symbols(void *lib, const struct cuda_symbol *all, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!(*all[i].to = dlsym(lib, all[i].name)))
+			return all[i].name;
+	return NULL;
 }
 
 static int cuda_again(struct dev *d, struct dev **ret);

@@ -18,7 +18,7 @@ enum { STRICT_ROWS = 64, PACK_BYTES = 4 << 20 };
 static void convert(void *to, enum dtype type, const void *src, enum dtype src_type, size_t at, size_t n)
 {
 	if (type == src_type)
-		memcpy(to, (const char *)src + at * type_size(type), n * type_size(type));
+		memcpy(to, (const char *)src + at * dtype_size(type), n * dtype_size(type));
 	else if (type == DT_BF16)
 		for (size_t i = 0; i < n; i++)
 			((uint16_t *)to)[i] = f32_to_bf16(((const float *)src)[at + i]);
@@ -31,8 +31,8 @@ int cuda_weight_pack(struct dev *d, struct weight *ret, enum dtype type, int N, 
 {
 	if (N <= 0 || K <= 0 || !src)
 		return cuda_bad(d, "weight_pack");
-	size_t n = (size_t)N * (size_t)K, step = PACK_BYTES / type_size(type);
-	struct weight w = {.N = N, .K = K, .type = type, .bytes = n * type_size(type)};
+	size_t n = (size_t)N * (size_t)K, step = PACK_BYTES / dtype_size(type);
+	struct weight w = {.N = N, .K = K, .type = type, .bytes = n * dtype_size(type)};
 	w.packed = cuda_alloc(d, w.bytes);
 	if (!w.packed)
 		return d->lost ? -EIO : -ENOMEM;
@@ -41,7 +41,7 @@ int cuda_weight_pack(struct dev *d, struct weight *ret, enum dtype type, int N, 
 	for (size_t at = 0; at < n && !r; at += step) {
 		size_t part = n - at < step ? n - at : step;
 		convert(pinned, type, src, src_type, at, part);
-		r = cuda_upload(d, (char *)w.packed + at * type_size(type), pinned, part * type_size(type));
+		r = cuda_upload(d, (char *)w.packed + at * dtype_size(type), pinned, part * dtype_size(type));
 		r = r ? r : cuda_wait(d, "weight_pack"); /* the pinned room is used again */
 	}
 	if (r) {
@@ -82,7 +82,7 @@ static int linear_strict(struct dev *d, real *y, int ldy, const struct weight *w
 {
 	cudaStream_t s = cuda_of(d)->stream;
 	int rows = (M + STRICT_ROWS - 1) / STRICT_ROWS * STRICT_ROWS;
-	size_t wide = type_size(w->type), x_bytes = cuda_round_up((size_t)rows * (size_t)w->K * wide, 256);
+	size_t wide = dtype_size(w->type), x_bytes = cuda_round_up((size_t)rows * (size_t)w->K * wide, 256);
 	void *mem;
 	int r = cuda_scratch(d, x_bytes + (size_t)rows * (size_t)w->N * sizeof(float), &mem);
 	if (r)

@@ -6,11 +6,6 @@
 #include <string.h>
 #include "kernels/model/load.h"
 
-static size_t dtype_size(enum dtype t)
-{
-	return t == DT_BF16 ? 2 : 4;
-}
-
 int model_get(const struct tensor_source *s, const char *name, int rows, int cols,
 	      struct tensor_view *ret, struct errtext *e)
 {
@@ -83,7 +78,7 @@ int model_load_stacked(struct dev *d, const struct tensor_source *s, int n, cons
 			goto out;
 		size_t count = (size_t)rows[i] * (size_t)K;
 		if (v.type == DT_F32)
-			memcpy(at, v.data, count * dtype_size(DT_F32));
+			memcpy(at, v.data, count * sizeof(float));
 		else
 			for (size_t j = 0; j < count; j++)
 				at[j] = bf16_to_f32(((const uint16_t *)v.data)[j]);
