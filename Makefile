@@ -105,8 +105,8 @@ $(B)/serve/%.o $(B)/learn/%.o $(B)/daemon/%.o: CFLAGS += -I$(B)
 
 # CUDA: one library of kernels/cuda, loaded at run time where a driver answers. The same sources also become one that runs on a
 # CPU (tests/cuemu), which is what the tests load, with stand-ins for the driver, cuBLAS and NCCL beside it.
-ifeq ($(origin CUDA_HOME),undefined) # once, not wherever it is named
-CUDA_HOME  := $(or $(patsubst %/bin/nvcc,%,$(firstword $(wildcard /usr/local/cuda/bin/nvcc))),$(shell deploy/install-deps --cuda))
+ifeq ($(origin CUDA_HOME),undefined) # looked for once, when it is first named
+CUDA_HOME   = $(eval CUDA_HOME := $(or $(patsubst %/bin/nvcc,%,$(firstword $(wildcard /usr/local/cuda/bin/nvcc))),$(shell deploy/install-deps --cuda)))$(CUDA_HOME)
 endif
 CUDA_ARCHS ?= 80 90 100
 CUDA_SRC   := $(wildcard kernels/cuda/*.c kernels/cuda/*.cu)
