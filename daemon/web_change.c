@@ -54,15 +54,12 @@ static bool web_knows(const struct web *w, struct evhttp_request *q)
 {
 	const char *given = evhttp_find_header(evhttp_request_get_input_headers(q), "Authorization");
 	char hash[SHA_HEX];
-	int differ = 0;
 
 	if (!given || strncasecmp(given, "Bearer ", 7) != 0)
 		return false;
 	given += 7 + strspn(given + 7, " ");
 	sha_hex(given, strlen(given), hash);
-	for (int i = 0; i < SHA_HEX - 1; i++)
-		differ |= hash[i] ^ w->token[i];
-	return !differ;
+	return sha_same(hash, w->token);
 }
 
 /* Absent is good: only browsers send it, and they always do. */

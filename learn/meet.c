@@ -124,14 +124,6 @@ static void sign(const char *secret, char role, const uint8_t nonce[NONCE], cons
 	sha_hmac_hex(secret, strlen(secret), all, 1 + NONCE + n, ret);
 }
 
-static bool same(const char a[static SHA_HEX], const char b[static SHA_HEX])
-{
-	int diff = 0;
-	for (int i = 0; i < SHA_HEX; i++) /* no sooner for a better guess */
-		diff |= a[i] ^ b[i];
-	return !diff;
-}
-
 static int nonce(uint8_t ret[NONCE])
 {
 	return getrandom(ret, NONCE, 0) == NONCE ? 0 : -errno;
@@ -239,7 +231,7 @@ static const char *objection(const struct hall *h, const struct guest *g, char t
 	const struct hello *x = &g->hello;
 	char mac[SHA_HEX], ours[BUILD] = "";
 	sign(h->o->secret, 'r', g->asked.nonce, x, offsetof(struct hello, mac), mac);
-	if (!same(mac, x->mac))
+	if (!sha_same(mac, x->mac))
 		return "the secret is another one: ranks.secret_file must be the same for all ranks";
 	(void)snprintf(ours, sizeof ours, "%s", REDRAFT_COMMIT);
 	if (memcmp(x->build, ours, sizeof ours) != 0) {
@@ -432,7 +424,7 @@ static int introduce(const struct meet_options *o, int fd, uint64_t deadline, st
 		return errtext_set(e, r, r == -ETIMEDOUT ? "rank 0 at %.100s was still waiting for others after %d s" : "rank 0 at %.100s hung up before all had come (%d s at most)", o->where, o->timeout_s);
 	ret->why[sizeof ret->why - 1] = 0;
 	sign(o->secret, '0', me.nonce, ret, offsetof(struct answer, mac), mac);
-	if (!same(mac, ret->mac) && (ret->ok || !o->secret))
+	if (!sha_same(mac, ret->mac) && (ret->ok || !o->secret))
 		return errtext_set(e, -EINVAL, "rank 0 at %.100s has another secret: ranks.secret_file must be the same for all ranks", o->where);
 	return ret->ok ? 0 : errtext_set(e, -EINVAL, "rank 0 at %.60s refused rank %d: %s", o->where, o->rank, ret->why);
 }

@@ -3,6 +3,7 @@
  * would be a programming error and the hash reads all zeros, which no file has.
  */
 #include "daemon/base/sha.h"
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <stdlib.h>
@@ -78,6 +79,11 @@ int sha_file_hex(const char *path, char ret_hex[static SHA_HEX])
 	sha_hex(m.data, m.len, ret_hex);
 	fs_unmap(&m);
 	return 0;
+}
+
+bool sha_same(const char a[static SHA_HEX], const char b[static SHA_HEX])
+{
+	return CRYPTO_memcmp(a, b, SHA_HEX) == 0;
 }
 
 void sha_hmac_hex(const void *key, size_t n_key, const void *p, size_t n, char ret_hex[static SHA_HEX])

@@ -1,5 +1,6 @@
 /* SHA-256 and HMAC-SHA-256 (libcrypto), as bytes and as lower-case hex. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "daemon/base/err.h"
@@ -14,4 +15,5 @@ struct sha *sha_free(struct sha *s);
 
 void sha_hex(const void *p, size_t n, char ret_hex[static SHA_HEX]);
 int MUSTCHECK sha_file_hex(const char *path, char ret_hex[static SHA_HEX]); /* -errno */
+bool sha_same(const char a[static SHA_HEX], const char b[static SHA_HEX]); /* no sooner for a better guess */
 void sha_hmac_hex(const void *key, size_t n_key, const void *p, size_t n, char ret_hex[static SHA_HEX]);

@@ -30,6 +30,10 @@ static void vectors(void **state)
 	sha_free(s);
 	sha_hmac_hex("Jefe", 4, "what do ya want for nothing?", 28, hex);
 	assert_string_equal(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+	memcpy(again, hex, sizeof again);
+	assert_true(sha_same(hex, again));
+	again[SHA_HEX - 2] ^= 1;
+	assert_false(sha_same(hex, again));
 }
 
 static void files(void **state)
