@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/base/fs.h"
@@ -20,14 +21,19 @@ struct head {
 
 static int read_secret(const struct crew_conf *k, char **ret, struct errtext *e)
 {
+	struct stat st;
 	char *text = NULL;
 	int r = fs_read_text(k->secret_file, 4096, &text);
 	if (r)
 		return errtext_set(e, r, "ranks.secret_file: %.150s: %s", k->secret_file, strerror(-r));
 	text[strcspn(text, "\r\n")] = 0;
-	if (strlen(text) < 16) {
+	if (stat(k->secret_file, &st) || st.st_mode & S_IRWXO)
+		r = errtext_set(e, -EPERM, "ranks.secret_file: %.150s is open to every user; chmod o= it", k->secret_file);
+	else if (strlen(text) < 16)
+		r = errtext_set(e, -EINVAL, "ranks.secret_file: %.150s: its first line must have 16 characters at least", k->secret_file);
+	if (r) {
 		free(text);
-		return errtext_set(e, -EINVAL, "ranks.secret_file: %.150s: its first line must have 16 characters at least", k->secret_file);
+		return r;
 	}
 	*ret = text;
 	return 0;

@@ -411,6 +411,19 @@ static void test_nccl_refused(void **state)
 	pid[0] = start_rank(w, "place", 0, 2, "--ranks.meet 192.0.2.1:99");
 	assert_int_equal(end_of(pid[0]), 2);
 	assert_says(w, "place", 0, "set ranks.secret_file");
+	char path[300], with[600];
+	(void)snprintf(path, sizeof path, "%s/secret", w->dir);
+	(void)snprintf(with, sizeof with, "--ranks.secret_file %s", path);
+	assert_int_equal(fs_write_atomic(path, "sixteen characters\n", 19), 0);
+	assert_int_equal(chmod(path, 0644), 0);
+	pid[0] = start_rank(w, "open", 0, 2, with);
+	assert_int_equal(end_of(pid[0]), 2);
+	assert_says(w, "open", 0, "secret is open to every user; chmod o= it");
+	assert_int_equal(chmod(path, 0600), 0);
+	assert_int_equal(truncate(path, 15), 0);
+	pid[0] = start_rank(w, "short", 0, 2, with);
+	assert_int_equal(end_of(pid[0]), 2);
+	assert_says(w, "short", 0, "its first line must have 16 characters at least");
 }
 
 int main(int argc, char **argv)
