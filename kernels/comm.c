@@ -33,7 +33,7 @@ int comm_device(struct comm *c, struct dev *d, struct errtext *e)
 	int r = 0;
 	if (c->size > 1 && c->ops->device)
 		r = c->ops->device(c, d, e);
-	else if (c->size > 1 && d->kind != DEV_CPU)
+	else if (c->size > 1 && d->own_memory)
 		r = errtext_set(e, -ENOTSUP, "ranks by %s share what lies in ordinary memory, and this device has its own: take device = cpu, or start the ranks without a launcher", c->ops->name);
 	if (!r)
 		c->d = d;

@@ -21,7 +21,7 @@ int seqpar_new(struct dev *d, struct comm *c, int ulysses, const struct eagle3_c
 	int U = ulysses < 1 ? 1 : ulysses, R = c->size / U, r = check_grid(c, U, cfg, e);
 	if (r)
 		return r;
-	if (c->size > 1 && d->kind != DEV_CPU && c->d != d)
+	if (c->size > 1 && d->own_memory && c->d != d)
 		return errtext_set(e, -ENOTSUP, "%d ranks by %s share rows through ordinary memory, and this device has its own: device = cpu", c->size, c->ops->name);
 	if (R > 1 && !d->ops->ttt_attn_more)
 		return errtext_set(e, -ENOTSUP, "this device cannot share a sequence by ring; take ulysses = %d", c->size);

@@ -375,10 +375,10 @@ static void test_grids_that_do_not_fit(void **state)
 	assert_string_equal(e.text, "ulysses is 4: it must divide the 6 ranks; ring is the rest");
 	assert_int_equal(seqpar_new(d, c[0], 3, &s.c, &sp, &e), -EINVAL);
 	assert_non_null(strstr(e.text, "8 heads"));
-	d->kind = DEV_CUDA; /* what travels must lie in ordinary memory */
+	d->own_memory = true; /* what travels must lie in ordinary memory */
 	assert_int_equal(seqpar_new(d, c[0], 2, &s.c, &sp, &e), -ENOTSUP);
 	assert_non_null(strstr(e.text, "device = cpu"));
-	d->kind = DEV_CPU;
+	d->own_memory = false;
 	assert_null(sp);
 	for (int i = 0; i < 6; i++)
 		comm_free(c[i]);
