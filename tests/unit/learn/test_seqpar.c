@@ -4,7 +4,7 @@
  * of loss. (In the double build to 1e-10, which leaves no room for a row that is missing.) Two runs of a group are the
  * same bits. A grid that does not fit says why; a rank that fails ends the group; a group goes on from a saved state.
  * Ranks are threads here, so that sanitizers see all of it; test_ranks.c has them as processes. test_nccl does the same over comm_nccl, each rank on
- * an emulated GPU of its own, with fewer grids and rows, as a step there is a hundred times slower.
+ * an emulated GPU of its own, with fewer grids and rows, as a step there takes much longer.
  */
 #include "tests/unit/learn/vectors.h"
 #include "tests/unit/kernels/ranks.h"
