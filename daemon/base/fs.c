@@ -137,6 +137,44 @@ int fs_sync_dir(const char *path)
 	return r;
 }
 
+static int64_t fs_copy_bytes(int in, int out)
+{
+	enum { COPY = 1 << 20 };
+	char *buf = malloc(COPY);
+	ssize_t n = 0, w = 0;
+	int64_t all = 0;
+
+	if (!buf)
+		return -ENOMEM;
+	while (w >= 0 && (n = read(in, buf, COPY)) > 0) {
+		for (ssize_t at = 0; at < n && w >= 0; at += w)
+			w = write(out, buf + at, (size_t)(n - at));
+		all += n;
+	}
+	if (n < 0 || w < 0 || fsync(out) < 0)
+		all = -errno;
+	free(buf);
+	return all;
+}
+
+int64_t fs_copy(const char *from, const char *to)
+{
+	int in = open(from, O_RDONLY | O_CLOEXEC), out;
+	int64_t r = in < 0 ? -errno : 0;
+
+	if (r < 0)
+		return r;
+	(void)unlink(to); /* it may be one that we must not write to */
+	out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+	r = out < 0 ? -errno : fs_copy_bytes(in, out);
+	close(in);
+	if (out >= 0)
+		close(out);
+	if (out >= 0 && r < 0)
+		(void)unlink(to);
+	return r;
+}
+
 int fs_write_atomic(const char *path, const void *p, size_t n)
 {
 	char temp[PATH_MAX], dir[PATH_MAX];

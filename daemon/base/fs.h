@@ -17,6 +17,8 @@ int MUSTCHECK fs_map(const char *path, struct fs_map *ret);
 void fs_unmap(struct fs_map *m); /* safe on a zeroed struct and twice */
 int MUSTCHECK fs_read_text(const char *path, size_t max_bytes, char **ret); /* malloc'd, NUL-terminated */
 int MUSTCHECK fs_write_atomic(const char *path, const void *p, size_t n);  /* mode 0640 */
+/* The bytes of a file, into a new one with mode 0640 and on the disk; one that is there is replaced. How many, or -errno with none of it there. */
+int64_t MUSTCHECK fs_copy(const char *from, const char *to);
 int MUSTCHECK fs_mkdirs(const char *path);      /* like mkdir -p, mode 0750 */
 int MUSTCHECK fs_sync_dir(const char *path);    /* fsync of a folder */
 int MUSTCHECK fs_remove_tree(const char *path); /* rm -r below one folder; missing = 0 */

@@ -22,7 +22,7 @@
 #include "schemas/audit.h"
 #include "schemas/manifest.h"
 
-enum { ROUNDS = 20, COPY = 1 << 20 };
+enum { ROUNDS = 20 };
 static const char *const version_files[] = {"model.safetensors", "config.json", "manifest.json", "verdict.json"};
 
 struct archive {
@@ -38,40 +38,13 @@ static int joined(char ret[PATH_MAX], const char *a, const char *b)
 	return snprintf(ret, PATH_MAX, "%s/%s", a, b) < PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
-static int copy_bytes(int in, int out, long long *bytes)
-{
-	char *buf = malloc(COPY);
-	ssize_t n = 0, w = 0;
-
-	if (!buf)
-		return -ENOMEM;
-	while ((n = read(in, buf, COPY)) > 0) {
-		for (ssize_t at = 0; at < n; at += w)
-			if ((w = write(out, buf + at, (size_t)(n - at))) < 0)
-				break;
-		if (w < 0)
-			break;
-		*bytes += n;
-	}
-	free(buf);
-	return n < 0 || w < 0 ? -errno : fsync(out) < 0 ? -errno : 0;
-}
-
-/* A new file; one that is there is replaced. -ENOENT: there is none to copy. */
+/* -ENOENT: there is none to copy. */
 static int copy_file(struct archive *a, const char *from, const char *to)
 {
-	int in = open(from, O_RDONLY | O_CLOEXEC), out = -1, r = in < 0 ? -errno : 0;
+	int64_t n = fs_copy(from, to);
 
-	if (!r) {
-		(void)unlink(to);
-		out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
-		r = out < 0 ? -errno : copy_bytes(in, out, &a->bytes);
-	}
-	if (in >= 0)
-		close(in);
-	if (out >= 0)
-		close(out);
-	return r;
+	a->bytes += n > 0 ? n : 0;
+	return n < 0 ? (int)n : 0;
 }
 
 /* Are the files what the manifest says? */

@@ -133,9 +133,23 @@ static void folders(void **state)
 	assert_int_equal(fs_remove_tree(at("x")), 0); /* missing is fine */
 }
 
+static void copies(void **state)
+{
+	(void)state;
+	assert_int_equal(fs_write_atomic(at("from"), "new", 3), 0);
+	assert_int_equal(fs_write_atomic(at("to"), "older", 5), 0);
+	assert_int_equal(chmod(at("to"), 0440), 0); /* not to be written to: replaced all the same */
+	assert_true(fs_copy(at("from"), at("to")) == 3);
+	expect_text(at("to"), "new");
+	assert_true(fs_copy(at("none"), at("to")) == -ENOENT);
+	expect_text(at("to"), "new");
+	assert_true(fs_copy(dir, at("to")) == -EISDIR); /* found when it is read: nothing is left of it */
+	assert_int_equal(access(at("to"), F_OK), -1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(write_and_read), cmocka_unit_test(torn_writes),
-					   cmocka_unit_test(maps), cmocka_unit_test(folders)};
+					   cmocka_unit_test(maps), cmocka_unit_test(folders), cmocka_unit_test(copies)};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
