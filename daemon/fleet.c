@@ -3,26 +3,25 @@
  */
 #include "daemon/fleet.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/act.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/loop.h"
+#include "daemon/news.h"
 #include "daemon/watch_fleet.h"
 
-enum { FLEET_TEXT = 250, FLEET_AGAIN_US = 10000000, FLEET_COPY = 1 << 20 };
+enum { FLEET_TEXT = 250, FLEET_AGAIN_US = 10000000 };
 
 struct import { /* a version on its way from the leader's store into our incoming */
 	pthread_t thread;
-	bool running;
+	bool copying, judged; /* the thread runs; act verifies what it brought */
 	uint32_t version;
 	char from[PATH_MAX], to[PATH_MAX], target_fp[65], weights_sha[65];
 	int r;
@@ -109,27 +108,6 @@ static void lead(struct fleet *f, const char *target_fp)
 
 /* ---- following ---- */
 
-static int copy_file(const char *from, const char *to)
-{
-	int in = open(from, O_RDONLY | O_CLOEXEC), out = in < 0 ? -1 : open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-	char *buf = malloc(FLEET_COPY);
-	ssize_t n = 0, w = 0;
-	int r = in < 0 || out < 0 ? -errno : buf ? 0 : -ENOMEM;
-
-	while (!r && (n = read(in, buf, FLEET_COPY)) > 0)
-		for (ssize_t at = 0; !r && at < n; at += w)
-			if ((w = write(out, buf + at, (size_t)(n - at))) < 0)
-				r = -errno;
-	if (!r && n < 0)
-		r = -errno;
-	free(buf);
-	if (in >= 0)
-		close(in);
-	if (out >= 0)
-		close(out);
-	return r;
-}
-
 /* submit.json, of the leader's manifest; the weights must be those of its word, whatever the manifest says. */
 static int write_submission(const struct import *x, struct errtext *e)
 {
@@ -165,9 +143,10 @@ static void *import_main(void *arg)
 	for (int i = 0; i < 2 && !x->r; i++) {
 		snprintf(from, sizeof from, "%s/%s", x->from, files[i]);
 		snprintf(to, sizeof to, "%s/%s", x->to, files[i]);
-		x->r = copy_file(from, to);
-		if (x->r < 0)
-			errtext_set(&x->e, x->r, "%.150s: %s", from, strerror(-x->r));
+		int64_t n = fs_copy(from, to);
+
+		if (n < 0)
+			x->r = errtext_set(&x->e, (int)n, "%.150s: %s", from, strerror((int)-n));
 	}
 	if (!x->r)
 		x->r = write_submission(x, &x->e);
@@ -176,14 +155,22 @@ static void *import_main(void *arg)
 	return NULL;
 }
 
+/* Copying may have taken long: the pause begins now. */
+static void import_failed(struct fleet *f, const char *why)
+{
+	f->again_us = clock_us() + FLEET_AGAIN_US;
+	say(f, "version %u of the fleet's leader cannot be had: %.150s; tried again", f->import.version, why);
+}
+
 static void submitted(void *arg, uint32_t version, const char *error)
 {
 	struct fleet *f = arg;
 
+	f->import.judged = false;
 	if (version)
 		f->again_us = 0; /* it is there: follow at once */
 	else
-		say(f, "version %u of the fleet's leader is not taken: %.150s; tried again", f->import.version, error);
+		import_failed(f, error);
 }
 
 /* On the loop: it lies in incoming, and is verified as any submission. */
@@ -193,11 +180,12 @@ static void import_over(void *arg)
 	struct import *x = &f->import;
 
 	pthread_join(x->thread, NULL);
-	x->running = false;
+	x->copying = false;
 	if (!x->r)
 		x->r = act_submit(f->o.act, x->to, x->version, submitted, f);
+	x->judged = x->r == 0;
 	if (x->r < 0)
-		say(f, "version %u of the fleet's leader cannot be had: %.150s; tried again", x->version, x->e.text[0] ? x->e.text : strerror(-x->r));
+		import_failed(f, x->e.text[0] ? x->e.text : strerror(-x->r));
 }
 
 static void import(struct fleet *f)
@@ -208,8 +196,8 @@ static void import(struct fleet *f)
 	memcpy(x->target_fp, f->word.target_fp, sizeof x->target_fp);
 	memcpy(x->weights_sha, f->word.weights_sha, sizeof x->weights_sha);
 	snprintf(x->from, sizeof x->from, "%s/%u", f->o.versions, x->version);
-	snprintf(x->to, sizeof x->to, "%s/incoming/fleet-%u", store_path(act_store(f->o.act)), x->version);
-	x->running = pthread_create(&x->thread, NULL, import_main, f) == 0;
+	snprintf(x->to, sizeof x->to, "%s/incoming/fleet", store_path(act_store(f->o.act))); /* one name: what was no use is written over */
+	x->copying = pthread_create(&x->thread, NULL, import_main, f) == 0;
 }
 
 static void follow(struct fleet *f)
@@ -218,7 +206,7 @@ static void follow(struct fleet *f)
 	char sha[65];
 
 	if (!fleet_behind(f)) {
-		if (f->last[0] && f->known)
+		if (f->last[0])
 			say(f, "this server is where the fleet's leader is, at version %u", s->live);
 		return;
 	}
@@ -227,7 +215,7 @@ static void follow(struct fleet *f)
 		    s->pin ? "pinned" : "held", s->live, s->pin ? "unpin" : "release");
 		return;
 	}
-	if (f->import.running || clock_us() < f->again_us)
+	if (f->import.copying || f->import.judged || clock_us() < f->again_us)
 		return;
 	f->again_us = clock_us() + FLEET_AGAIN_US;
 	weights_of(f, f->word.live, sha);
@@ -275,11 +263,7 @@ void fleet_tick(struct fleet *f)
 
 bool fleet_said(struct fleet *f, char *ret, size_t size)
 {
-	if (!f || !f->said[0])
-		return false;
-	snprintf(ret, size, "%s", f->said);
-	f->said[0] = '\0';
-	return true;
+	return f && news_take(f->said, ret, size);
 }
 
 json_t *fleet_status(struct fleet *f)
@@ -327,7 +311,7 @@ struct fleet *fleet_free(struct fleet *f)
 {
 	if (!f)
 		return NULL;
-	if (f->import.running)
+	if (f->import.copying)
 		pthread_join(f->import.thread, NULL);
 	watch_fleet_free(f->watch);
 	free(f);

@@ -4,6 +4,7 @@
  */
 #pragma once
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include "daemon/base/err.h"
 
@@ -27,4 +28,14 @@ void news_leave(struct news *n, void *arg); /* also from inside heard */
 uint64_t news_last(const struct news *n);   /* number of the last item; 0 = none */
 /* Item number seq, NULL when it is gone or to come. */
 const struct news_item *news_get(const struct news *n, uint64_t seq);
+/* Of who has one sentence to tell and waits to be asked: it, once; false = none. */
+static inline bool news_take(char *said, char *ret, size_t size)
+{
+	bool some = said[0] != '\0';
+
+	if (some)
+		snprintf(ret, size, "%s", said);
+	said[0] = '\0';
+	return some;
+}
 json_t *news_json(const struct news_item *item); /* {seq, time, kind, version, text} */

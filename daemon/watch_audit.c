@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "daemon/base/clock.h"
 #include "daemon/base/metrics.h"
+#include "daemon/news.h"
 #include "daemon/watch_inside.h"
 
 enum { AUDIT_BATCH = 256, AUDIT_AGAIN_US = 2000000, AUDIT_BYTES = 4 << 20 };
@@ -193,9 +194,5 @@ void watch_audit_tick(struct watch_audit *a)
 
 bool watch_audit_said(struct watch_audit *a, char *ret, size_t size)
 {
-	if (!a || !a->said[0])
-		return false;
-	snprintf(ret, size, "%s", a->said);
-	a->said[0] = '\0';
-	return true;
+	return a && news_take(a->said, ret, size);
 }
