@@ -216,53 +216,49 @@ void admin_pin(void *ctx, struct rpc_call *call, json_t *params)
 	act_pin(a->o.act, version, admin_answered, q);
 }
 
-void admin_unpin(void *ctx, struct rpc_call *call, json_t *params)
+/* What is said with nothing but why: said to the rollout too, or not. */
+static void admin_stop(struct admin *a, struct rpc_call *call, const char *method, json_t *params,
+		       void (*verb)(struct act *act, const char *why, act_answer *answer, void *arg))
 {
-	struct admin *a = ctx;
-	struct admin_request *q = admin_begin(a, call, "Unpin", params);
+	struct admin_request *q = admin_begin(a, call, method, params);
+	char why[ADMIN_REASON + 1];
+
+	if (!q)
+		return;
+	memcpy(why, q->why, sizeof why); /* q may be answered and gone while this is looked at */
+	verb(a->o.act, why[0] ? why : NULL, admin_answered, q);
+}
+
+static void admin_go_on(struct admin *a, struct rpc_call *call, const char *method, json_t *params,
+			void (*verb)(struct act *act, act_answer *answer, void *arg))
+{
+	struct admin_request *q = admin_begin(a, call, method, params);
 
 	if (q)
-		act_unpin(a->o.act, admin_answered, q);
+		verb(a->o.act, admin_answered, q);
+}
+
+void admin_unpin(void *ctx, struct rpc_call *call, json_t *params)
+{
+	admin_go_on(ctx, call, "Unpin", params, act_unpin);
 }
 
 void admin_hold(void *ctx, struct rpc_call *call, json_t *params)
 {
-	struct admin *a = ctx;
-	struct admin_request *q = admin_begin(a, call, "Hold", params);
-	char why[ADMIN_REASON + 1];
-
-	if (!q)
-		return;
-	memcpy(why, q->why, sizeof why); /* q may be answered and gone while this is looked at */
-	act_hold(a->o.act, why[0] ? why : NULL, admin_answered, q);
+	admin_stop(ctx, call, "Hold", params, act_hold);
 }
 
 void admin_pause(void *ctx, struct rpc_call *call, json_t *params)
 {
-	struct admin *a = ctx;
-	struct admin_request *q = admin_begin(a, call, "PauseRollout", params);
-	char why[ADMIN_REASON + 1];
-
-	if (!q)
-		return;
-	memcpy(why, q->why, sizeof why); /* q may be answered and gone while this is looked at */
-	act_pause(a->o.act, why[0] ? why : NULL, admin_answered, q);
+	admin_stop(ctx, call, "PauseRollout", params, act_pause);
 }
 
 void admin_resume(void *ctx, struct rpc_call *call, json_t *params)
 {
-	struct admin *a = ctx;
-	struct admin_request *q = admin_begin(a, call, "ResumeRollout", params);
-
-	if (q)
-		act_resume(a->o.act, admin_answered, q);
+	admin_go_on(ctx, call, "ResumeRollout", params, act_resume);
 }
 
 void admin_release(void *ctx, struct rpc_call *call, json_t *params)
 {
-	struct admin *a = ctx;
-	struct admin_request *q = admin_begin(a, call, "Release", params);
-
-	if (q)
-		act_release(a->o.act, admin_answered, q);
+	admin_go_on(ctx, call, "Release", params, act_release);
 }

@@ -225,26 +225,27 @@ void ro_on_unpin(struct rollout *r, const struct ro_event *ev, struct ro_actions
 	ro_answer(a, RO_UNPIN, NULL, "%s", "");
 }
 
+/* From now on; said once. */
+static void ro_stop(struct rollout *r, bool *stopped, const char *what, const struct ro_event *ev, struct ro_actions *a)
+{
+	ro_let_go(r, what, a);
+	if (!*stopped)
+		ro_say(a, "%s: %.120s", what, ev->text ? ev->text : "asked by an operator");
+	*stopped = true;
+	ro_do(a, RO_DO_SAVE, 0);
+	ro_answer(a, ev->kind, NULL, "%s", "");
+}
+
 /* Candidates are made and judged all the same. */
 void ro_on_hold(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
 {
-	ro_let_go(r, "promotions are held", a);
-	if (!r->s.hold)
-		ro_say(a, "promotions are held: %.120s", ev->text ? ev->text : "asked by an operator");
-	r->s.hold = true;
-	ro_do(a, RO_DO_SAVE, 0);
-	ro_answer(a, RO_HOLD, NULL, "%s", "");
+	ro_stop(r, &r->s.hold, "promotions are held", ev, a);
 }
 
 /* Further than a hold: candidates are not even judged, and wait as they are. */
 void ro_on_pause(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
 {
-	ro_let_go(r, "the rollout is paused", a);
-	if (!r->s.paused)
-		ro_say(a, "the rollout is paused: %.120s", ev->text ? ev->text : "asked by an operator");
-	r->s.paused = true;
-	ro_do(a, RO_DO_SAVE, 0);
-	ro_answer(a, RO_PAUSE, NULL, "%s", "");
+	ro_stop(r, &r->s.paused, "the rollout is paused", ev, a);
 }
 
 void ro_on_resume(struct rollout *r, struct ro_actions *a)
