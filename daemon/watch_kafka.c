@@ -229,16 +229,16 @@ static void watch_gap(struct watch *w, const rd_kafka_message_t *m)
 	rd_kafka_topic_partition_list_destroy(all);
 	if (!known || passing)
 		return;
+	pthread_mutex_lock(&w->lock);
+	w->kafka.gaps++;
+	w->kafka.lost += at >= 0 && at < lo ? (uint64_t)(lo - at) : 0;
+	pthread_mutex_unlock(&w->lock);
 	if (at >= 0 && at < lo)
 		say(w, "partition %d of %.60s: %lld round records, %lld to %lld, passed retention before they were read and are not in accept length; reading on at %lld",
 		    m->partition, w->topic, (long long)(lo - at), (long long)at, (long long)lo - 1, (long long)lo);
 	else
 		say(w, "partition %d of %.60s ends at %lld, we stood at %lld: the topic was made anew; read from its beginning", m->partition, w->topic,
 		    (long long)hi, (long long)at);
-	pthread_mutex_lock(&w->lock);
-	w->kafka.gaps++;
-	w->kafka.lost += at >= 0 && at < lo ? (uint64_t)(lo - at) : 0;
-	pthread_mutex_unlock(&w->lock);
 }
 
 static void watch_message(struct watch *w, const rd_kafka_message_t *m)
