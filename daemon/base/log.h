@@ -13,7 +13,7 @@ enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7 };
 void log_init(const char *program, enum log_level max);
 void log_set_level(enum log_level max); /* any time, any thread */
 void PRINTF(2, 3) log_line(enum log_level level, const char *fmt, ...);
-/* The same with fields, "NAME=value\nNAME=value\n", by which the journal finds it (journalctl REDRAFT_EVENT=switch); elsewhere they are
+/* The same with fields, "NAME=value\nNAME=value\n", by which the journal finds it (journalctl REDRAFT_EVENT=rollout); elsewhere they are
  * left out. Names: upper case, digits, _; values without control characters. */
 void PRINTF(3, 4) log_fields(enum log_level level, const char *fields, const char *fmt, ...);
 /* Send to the journal's own socket at path: log_init does where stderr is the journal's. NULL: to stderr. */
