@@ -3,6 +3,7 @@
  */
 #pragma once
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include "daemon/act_canary.h"
 #include "daemon/act_collapse.h"
@@ -25,6 +26,7 @@ struct daemon {
 	struct books books;
 	struct watch *watch;       /* without a broker: the test brings the records */
 	struct loop_timer *second; /* a short one */
+	atomic_int seconds;        /* how many have passed */
 	struct act_options o;
 	char serve[PATH_MAX], learn[PATH_MAX], store[PATH_MAX];
 	bool running;
@@ -39,6 +41,7 @@ static void daemon_second(void *arg)
 	act_canary(d.act, d.watch);
 	act_collapse(d.act, d.watch);
 	act_probe(d.act);
+	d.seconds++;
 	loop_timer_set(d.second, 20000);
 }
 
@@ -133,7 +136,7 @@ static int ask(const char *method, json_t *params, json_t **ret, struct errtext 
 
 	snprintf(full, sizeof full, "io.redraft.Daemon.%s", method);
 	*ret = NULL;
-	return rpc_call_sync(fixture_path("daemon/control.sock"), full, params, 10000, ret, e);
+	return rpc_call_sync(fixture_path("daemon/control.sock"), full, params, 60000, ret, e);
 }
 
 static json_t *must(const char *method, json_t *params)
@@ -184,13 +187,21 @@ static bool state_is(uint32_t version, const char *want)
 
 #define WAIT_FOR(what) \
 	do { \
-		uint64_t until = clock_us() + 8000000; \
+		uint64_t until = clock_us() + 60000000; \
 		while (!(what)) { \
 			if (clock_us() > until) \
 				fail_msg("waited in vain for %s", #what); \
 			usleep(5000); \
 		} \
 	} while (0)
+
+/* The daemon has looked at all that was so before. */
+static inline void a_second_passes(void)
+{
+	int from = d.seconds;
+
+	WAIT_FOR(d.seconds >= from + 2); /* the first may have been under way */
+}
 
 static uint32_t submit(const char *name, float value, uint32_t parent)
 {
@@ -241,18 +252,17 @@ static inline void crash_at(const char *point)
 		(void)loop_run(d.loop);
 		_exit(1);
 	}
-	WAIT_FOR(access(fixture_path("daemon/control.sock"), F_OK) == 0);
-	usleep(200000);
 	{
 		struct errtext e;
 		json_t *out = NULL;
 		const char *path = fixture_submission("crash", 0.77f, 0, NULL, NULL);
+		int r = 0;
 
-		(void)!rpc_call_sync(fixture_path("daemon/control.sock"), "io.redraft.Daemon.Submit", json_pack("{s:s}", "path", path),
-				     5000, &out, &e);
+		WAIT_FOR((r = rpc_call_sync(fixture_path("daemon/control.sock"), "io.redraft.Daemon.Submit", json_pack("{s:s}", "path", path), 60000, &out, &e)) !=
+				 -ENOENT && r != -ECONNREFUSED); /* it listens */
 		json_decref(out);
 	}
-	for (int i = 0; i < 800 && waitpid(pid, &status, WNOHANG) == 0; i++)
+	for (int i = 0; i < 6000 && waitpid(pid, &status, WNOHANG) == 0; i++)
 		usleep(10000);
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 137) {
 		kill(pid, SIGKILL);

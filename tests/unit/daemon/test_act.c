@@ -156,7 +156,6 @@ static void a_retry_is_harmless(void **state)
 
 static void rollback_while_loading(void **state)
 {
-	uint64_t t0;
 	json_t *out;
 
 	(void)state;
@@ -166,9 +165,8 @@ static void rollback_while_loading(void **state)
 	knob(&peers.hold_loads, true);
 	submit("slow", 0.9f, 2);
 	WAIT_FOR(peers.held);
-	t0 = clock_us();
-	out = must("Rollback", NULL);
-	assert_true(clock_us() - t0 < 20000000);
+	out = must("Rollback", NULL); /* answered while the load is out */
+	assert_true(peers.held);
 	assert_int_equal(json_integer_value(json_object_get(out, "live")), 1);
 	json_decref(out);
 	assert_int_equal(peers.live, 1);

@@ -14,7 +14,7 @@ static void served(uint32_t version, uint32_t accepted, int n)
 {
 	struct round_record r = {.version = version, .last = true, .k = 1, .rounds = 10, .proposed = {10}, .accepted = {accepted}};
 
-	usleep(60000); /* the counting begins with the second after the canary did */
+	a_second_passes(); /* the counting begins with the one after the canary did */
 	for (int i = 0; i < n; i++)
 		watch_take(d.watch, &r);
 }
@@ -57,7 +57,7 @@ static void a_canary_is_judged_by_what_it_serves(void **state)
 	WAIT_FOR(field("live") == 1);
 	assert_int_equal(of_canary("version"), 0);
 	submit("s2", 0.2f, 1);
-	WAIT_FOR(peers.canary == 2);
+	WAIT_FOR(of_canary("version") == 2);
 	memcpy(salt, peers.salt, sizeof salt);
 	/* the server dies and comes back without it */
 	peers_post(&peers, peers_serve_off);
@@ -168,7 +168,7 @@ static void a_collapse_goes_back_where_that_helps(void **state)
 		live_up_to(2);
 		WAIT_FOR(access(fixture_path("store/versions/2/verdict.json"), F_OK) == 0);
 		served(2, 3, 64);
-		usleep(150000);
+		a_second_passes();
 		assert_int_equal(field("live"), 2);
 		if (alarm)
 			restart_with_alarm("decay");
@@ -209,7 +209,7 @@ static void a_late_replay_moves_nobody(void **state)
 	out = must("Rollback", NULL);
 	json_decref(out);
 	assert_int_equal(field("live"), 1);
-	usleep(200000); /* the daemon has looked at version 1 by then */
+	a_second_passes(); /* the daemon has looked at version 1 */
 	peers_post(&peers, peers_release_back);
 	usleep(300000);
 	assert_int_equal(field("live"), 1);

@@ -217,6 +217,7 @@ static void a_refusal_is_said_once(void **state)
 	rd_kafka_t *p = rd_kafka_new(RD_KAFKA_PRODUCER, rd_kafka_conf_new(), why, sizeof why);
 	rd_kafka_mock_cluster_t *mock;
 	int refused = 0;
+	uint64_t end = clock_us() + 60000000;
 
 	(void)state;
 	assert_non_null(p);
@@ -224,7 +225,7 @@ static void a_refusal_is_said_once(void **state)
 	rd_kafka_mock_topic_create(mock, "rounds", 1, 1);
 	rd_kafka_mock_topic_set_error(mock, "rounds", RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED);
 	assert_int_equal(watch_new(&(struct watch_options){.brokers = rd_kafka_mock_cluster_bootstraps(mock), .topic = "rounds", .conf = ""}, &w, &e), 0);
-	for (int i = 0; i < 35; i++) {
+	for (int i = 0; i < 30 && clock_us() < end; i += refused > 0) { /* once it is said, three looks more */
 		usleep(100000);
 		while (watch_said(w, text, sizeof text))
 			refused += strstr(text, "does not let us") != NULL;
@@ -281,6 +282,7 @@ static void mocked_start(struct mocked *m, int brokers, int partitions)
 	assert_non_null(m->p);
 	m->mock = rd_kafka_mock_cluster_new(m->p, brokers);
 	rd_kafka_mock_topic_create(m->mock, "rounds", partitions, brokers);
+	rd_kafka_mock_partition_set_leader(m->mock, "rounds", 0, 1);
 	rd_kafka_brokers_add(m->p, rd_kafka_mock_cluster_bootstraps(m->mock));
 	assert_int_equal(watch_new(&(struct watch_options){.brokers = rd_kafka_mock_cluster_bootstraps(m->mock), .topic = "rounds", .conf = ""}, &m->w, &e), 0);
 }
@@ -339,9 +341,7 @@ static void a_leader_moves(void **state)
 
 	(void)state;
 	mocked_start(&m, 2, 1);
-	rd_kafka_mock_partition_set_leader(m.mock, "rounds", 0, 1);
-	until_read(&m, 1);
-	usleep(100000);
+	until_read(&m, 1); /* so it has seen who leads */
 	rd_kafka_mock_partition_set_leader(m.mock, "rounds", 0, 2);
 	mocked_said(&m, "moved to another broker (2)", text);
 	assert_non_null(strstr(text, "1 partition of rounds"));

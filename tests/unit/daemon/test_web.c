@@ -175,7 +175,7 @@ static void has_not(const char *what)
 
 #define WAIT_FOR(what) \
 	do { \
-		uint64_t until = clock_us() + 8000000; \
+		uint64_t until = clock_us() + 60000000; \
 		while (!(what)) { \
 			if (clock_us() > until) \
 				fail_msg("waited in vain for %s", #what); \
