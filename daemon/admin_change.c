@@ -7,10 +7,7 @@
 #include "daemon/act.h"
 #include "daemon/admin_inside.h"
 #include "daemon/audit.h"
-#include "daemon/base/log.h"
 #include "daemon/fleet.h"
-#include "daemon/news.h"
-#include "daemon/report.h"
 
 static struct admin_memory *admin_recall(struct admin *a, const char *method, const char *id)
 {
@@ -68,39 +65,19 @@ struct admin_request *admin_begin(struct admin *a, struct rpc_call *call, const 
 	return q;
 }
 
-static void admin_audited(const struct admin_request *q, const char *error, const char *text)
-{
-	struct admin *a = q->admin;
-	const struct store_state *s = &act_rollout(a->o.act)->s;
-	json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:o, s:O?, s:o, s:s}", "what", q->method, "who", q->who, "uid", (json_int_t)q->uid, "pid",
-			      (json_int_t)q->pid, "detail", report_text(q->detail), "from", q->from, "to", audit_place(s), "result",
-			      error ? error : "done");
-
-	if (j && q->why[0])
-		(void)json_object_set_new(j, "why", report_text(q->why));
-	if (j && error)
-		(void)json_object_set_new(j, "message", report_text(text));
-	char fields[160];
-
-	snprintf(fields, sizeof fields, "REDRAFT_EVENT=audit\nREDRAFT_WHAT=%s\nREDRAFT_UID=%u\nREDRAFT_PEER_PID=%d\nREDRAFT_RESULT=%s\nREDRAFT_LIVE=%u\n", q->method, q->uid,
-		 q->pid, error ? error : "done", s->live);
-	log_fields(LOG_INFO, fields, "audit: %s by %s%s%s: %s%s%s%s%s", q->method, q->who, q->detail[0] ? " of " : "", q->detail, error ? error : "done", error ? ": " : "",
-		 error ? text : "", q->why[0] ? "; why: " : "", q->why);
-	news_say(a->o.news, "audit", s->live, "%s by %s%s%s: %s%s%s", q->method, q->who, q->detail[0] ? " of " : "", q->detail,
-		 error ? error : "done", q->why[0] ? "; why: " : "", q->why);
-	audit_write(a->o.audit, j);
-}
-
 void admin_end(struct admin_request *q, json_t *reply, const char *error, const char *text)
 {
+	struct admin *a = q->admin;
+
 	if (error) {
 		rpc_error(q->call, error, "%s", text);
 		json_decref(reply);
 	} else {
-		admin_remember(q->admin, q, reply);
+		admin_remember(a, q, reply);
 		rpc_reply(q->call, reply);
 	}
-	admin_audited(q, error, text);
+	audit_change(a->o.audit, a->o.news, &act_rollout(a->o.act)->s,
+		     &(struct audit_change){.what = q->method, .who = q->who, .detail = q->detail, .why = q->why, .peer = true, .uid = q->uid, .pid = q->pid, .from = q->from}, error, text);
 	admin_forget(q);
 }
 

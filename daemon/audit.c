@@ -14,6 +14,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/metrics.h"
+#include "daemon/news.h"
 #include "daemon/report.h"
 #include "schemas/audit.h"
 #include "schemas/manifest.h"
@@ -230,6 +231,28 @@ void audit_write(struct audit *a, json_t *record)
 		audit_publish(a);
 	}
 	json_decref(record);
+}
+
+void audit_change(struct audit *a, struct news *n, const struct store_state *now, const struct audit_change *c, const char *error, const char *text)
+{
+	const char *result = error ? error : "done", *of = c->detail[0] ? " of " : "", *because = c->why[0] ? "; why: " : "";
+	json_t *j = json_pack("{s:s, s:s, s:o, s:O?, s:o, s:s}", "what", c->what, "who", c->who, "detail", report_text(c->detail), "from", c->from, "to",
+			      audit_place(now), "result", result);
+	char by[64] = "", fields[224];
+
+	if (j && c->peer) {
+		(void)json_object_set_new(j, "uid", json_integer((json_int_t)c->uid));
+		(void)json_object_set_new(j, "pid", json_integer(c->pid));
+		snprintf(by, sizeof by, "REDRAFT_UID=%u\nREDRAFT_PEER_PID=%d\n", c->uid, c->pid);
+	}
+	if (j && c->why[0])
+		(void)json_object_set_new(j, "why", report_text(c->why));
+	if (j && error)
+		(void)json_object_set_new(j, "message", report_text(text));
+	snprintf(fields, sizeof fields, "REDRAFT_EVENT=audit\nREDRAFT_WHAT=%s\n%sREDRAFT_RESULT=%s\nREDRAFT_LIVE=%u\n", c->what, by, result, now->live);
+	log_fields(LOG_INFO, fields, "audit: %s by %s%s%s: %s%s%s%s%s", c->what, c->who, of, c->detail, result, error ? ": " : "", error ? text : "", because, c->why);
+	news_say(n, "audit", now->live, "%s by %s%s%s: %s%s%s", c->what, c->who, of, c->detail, result, because, c->why);
+	audit_write(a, j);
 }
 
 void audit_note(struct audit *a, const char *what, json_t *from, json_t *to, const char *fmt, ...)

@@ -17,8 +17,6 @@
 #include "daemon/base/credential.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/log.h"
-#include "daemon/news.h"
-#include "daemon/report.h"
 #include "daemon/web_inside.h"
 
 enum { TOKEN_LEAST = 16, TOKEN_MOST = 512, REASON_MOST = 120 };
@@ -98,17 +96,6 @@ static void web_answered(void *arg, const char *error, const char *text, uint32_
 	struct web_request *x = arg;
 	const struct store_state *s = &act_rollout(x->w->o.act)->s;
 
-	json_t *j = json_pack("{s:s, s:s, s:s, s:O?, s:o, s:o, s:s}", "what", x->what, "who", x->who, "detail", x->detail, "from", x->from, "to", audit_place(s),
-			      "why", report_text(x->why), "result", error ? error : "done");
-
-	if (j && error)
-		(void)json_object_set_new(j, "message", report_text(text));
-	char fields[192];
-
-	snprintf(fields, sizeof fields, "REDRAFT_EVENT=audit\nREDRAFT_WHAT=%.20s\nREDRAFT_RESULT=%.60s\nREDRAFT_LIVE=%u\n", x->what, error ? error : "done", s->live);
-	log_fields(LOG_INFO, fields, "audit: %s by %s%s%s: %s%s%s", x->what, x->who, x->detail[0] ? " of " : "", x->detail, error ? error : "done", error ? ": " : "",
-		 error ? text : "");
-	news_say(x->w->o.news, "audit", s->live, "%s by %s%s%s: %s", x->what, x->who, x->detail[0] ? " of " : "", x->detail, error ? error : "done");
 	if (x->q) {
 		evhttp_connection_set_closecb(evhttp_request_get_connection(x->q), NULL, NULL);
 		if (error)
@@ -118,7 +105,7 @@ static void web_answered(void *arg, const char *error, const char *text, uint32_
 				      json_pack("{s:I, s:I, s:I, s:b, s:I}", "generation", (json_int_t)s->generation, "live", (json_int_t)s->live,
 						"previous", (json_int_t)s->previous, "hold", (int)s->hold, "quarantined", (json_int_t)quarantined));
 	}
-	audit_write(x->w->o.audit, j);
+	audit_change(x->w->o.audit, x->w->o.news, s, &(struct audit_change){.what = x->what, .who = x->who, .detail = x->detail, .why = x->why, .from = x->from}, error, text);
 	json_decref(x->from);
 	free(x);
 }
