@@ -26,8 +26,8 @@ static void door_again(evutil_socket_t fd, short what, void *arg)
 
 static void door_accept(evutil_socket_t fd, short what, void *arg)
 {
-	static const char full[] = "{\"error\":\"io.redraft.Busy\",\"parameters\":{\"message\":\"64 connections are open here\"}}";
 	struct rpc_door *d = arg;
+	char full[256];
 	int conn = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 	(void)what;
@@ -43,7 +43,8 @@ static void door_accept(evutil_socket_t fd, short what, void *arg)
 		rpc_conn_new(d, conn);
 		return;
 	}
-	(void)send(conn, full, sizeof full, MSG_NOSIGNAL | MSG_DONTWAIT); /* with its NUL */
+	snprintf(full, sizeof full, "{\"error\":\"%s.Busy\",\"parameters\":{\"message\":\"%d connections are open here\"}}", d->server->interface, RPC_MAX_CONNECTIONS);
+	(void)send(conn, full, strlen(full) + 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 	close(conn);
 }
 

@@ -436,7 +436,7 @@ static void sixty_four_connections(void **state)
 	}
 	extra = dial(f->status);
 	assert_true(pull(extra, text, sizeof text) > 0);
-	assert_non_null(strstr(text, "io.redraft.Busy"));
+	assert_non_null(strstr(text, "\"io.redraft.Test.Busy\""));
 	close(extra);
 	json_decref(call(f->control, "io.redraft.Test.Echo", NULL, 0)); /* the operator's door is not crowded out */
 	for (int i = 0; i < 64; i++)
