@@ -69,11 +69,6 @@ static int take_file(const char *dir, const char *name, char ret_sha[static 65],
 	return r;
 }
 
-static bool take_is_hash(const char *s)
-{
-	return s && strlen(s) == 64 && strspn(s, "0123456789abcdef") == 64;
-}
-
 struct take_submit {
 	json_t *json; /* owned */
 	const char *target_fp, *weights_sha;
@@ -105,7 +100,7 @@ static int take_read_submit(const char *dir, struct take_submit *ret, struct man
 			      ? (int)json_integer_value(v)
 			      : LAYERS_UNKNOWN;
 	v = json_object_get(j, "parent");
-	if (!take_is_hash(ret->target_fp) || !take_is_hash(ret->weights_sha))
+	if (!sha_is_hex(ret->target_fp) || !sha_is_hex(ret->weights_sha))
 		return errtext_set(e, -EINVAL, "submit.json: target_fp and weights_sha are 64 hex digits each");
 	if (v && !json_is_null(v) && (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= m->number))
 		return errtext_set(e, -EINVAL, "submit.json: parent is not an older version");

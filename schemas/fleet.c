@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include "daemon/base/sha.h"
 
 enum { FLEET_MOST = 1024, FLEET_SCHEMA = 1 };
 
@@ -24,11 +25,6 @@ static bool text_into(const char *s, char *ret, size_t size)
 	return (size_t)snprintf(ret, size, "%s", s) < size;
 }
 
-static bool is_hash(const char *s)
-{
-	return strlen(s) == 64 && strspn(s, "0123456789abcdef") == 64;
-}
-
 int fleet_word_decode(const void *p, size_t n, struct fleet_word *ret, struct errtext *e)
 {
 	json_t *j = n <= FLEET_MOST ? json_loadb(p, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
@@ -39,7 +35,7 @@ int fleet_word_decode(const void *p, size_t n, struct fleet_word *ret, struct er
 				"generation", &generation, "live", &live, "weights_sha", &weights_sha) == 0 &&
 		    schema == FLEET_SCHEMA && epoch > 0 && live >= 0 && live < UINT32_MAX && generation >= 0 && text_into(target_fp, w.target_fp, sizeof w.target_fp) &&
 		    text_into(run, w.run, sizeof w.run) && text_into(host, w.host, sizeof w.host) && text_into(weights_sha, w.weights_sha, sizeof w.weights_sha) &&
-		    is_hash(w.target_fp) && w.run[0] && (live ? is_hash(w.weights_sha) : !w.weights_sha[0]);
+		    sha_is_hex(w.target_fp) && w.run[0] && (live ? sha_is_hex(w.weights_sha) : !w.weights_sha[0]);
 
 	json_decref(j);
 	if (!good)

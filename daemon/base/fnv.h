@@ -4,6 +4,7 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define FNV1A 0xcbf29ce484222325u /* where a hash begins */
 
@@ -16,7 +17,5 @@ static inline uint64_t fnv1a(uint64_t h, const void *p, size_t n)
 
 static inline uint64_t fnv1a_text(uint64_t h, const char *s)
 {
-	for (; *s; s++)
-		h = (h ^ (uint8_t)*s) * 0x100000001b3u;
-	return h;
+	return fnv1a(h, s, strlen(s));
 }

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include "daemon/base/err.h"
 
 enum { SHA_BYTES = 32, SHA_HEX = 65 };
@@ -17,3 +18,9 @@ void sha_hex(const void *p, size_t n, char ret_hex[static SHA_HEX]);
 int MUSTCHECK sha_file_hex(const char *path, char ret_hex[static SHA_HEX]); /* -errno */
 bool sha_same(const char a[static SHA_HEX], const char b[static SHA_HEX]); /* no sooner for a better guess */
 void sha_hmac_hex(const void *key, size_t n_key, const void *p, size_t n, char ret_hex[static SHA_HEX]);
+
+/* Is it one as hex, lower case? NULL is none. */
+static inline bool sha_is_hex(const char *s)
+{
+	return s && strlen(s) == SHA_HEX - 1 && strspn(s, "0123456789abcdef") == SHA_HEX - 1;
+}
