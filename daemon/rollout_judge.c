@@ -44,7 +44,7 @@ int ro_on_submitted(struct rollout *r, const struct ro_event *ev, struct ro_acti
 		ro_rebase(r, a, "rollback");
 		ro_say(a, "version %u rejected: made from version %u, which was rolled back", ev->version, ev->parent);
 	} else {
-		ro_say(a, "version %u submitted, made from version %u; next: the gate", ev->version, ev->parent);
+		ro_say(a, "version %u submitted, made from version %u; next: %s", ev->version, ev->parent, r->rules.follows ? "the fleet's leader is followed to it" : "the gate");
 	}
 	ro_do(a, RO_DO_SAVE, 0);
 	ro_do(a, RO_DO_COLLECT, 0);
