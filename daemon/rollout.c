@@ -421,7 +421,7 @@ static void ro_next(struct rollout *r, uint64_t now_us, struct ro_actions *a)
 		r->told = gated;
 		ro_verdict(a, gated, "accepted", "gated; waiting for its turn");
 	}
-	if (candidate && r->learn_up && !r->s.paused && !r->eval.running && now_us >= r->eval.again_us) {
+	if (candidate && r->learn_up && !r->rules.follows && !r->s.paused && !r->eval.running && now_us >= r->eval.again_us) {
 		struct ro_action *x = ro_do(a, RO_DO_EVALUATE, candidate);
 
 		r->eval.running = true;

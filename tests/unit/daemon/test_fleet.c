@@ -56,11 +56,11 @@ static void follow_to(struct rollout *r, uint32_t version)
 static void server_does(struct rollout *r, bool all)
 {
 	if (r->op.phase == RO_LOADING)
-		EV(r, .kind = RO_LOADED, .id = r->op.id, .version = r->op.version, .result = RO_OK);
+		loaded(r, r->op.version);
 	assert_int_equal(r->op.phase, RO_ACTIVATING);
 	assert_non_null(find(RO_DO_ACTIVATE));
 	assert_int_equal(find(RO_DO_ACTIVATE)->all, all);
-	EV(r, .kind = RO_ACTIVATED, .id = r->op.id, .result = RO_OK, .generation = r->serve_generation + 1);
+	activated(r, r->serve_generation + 1);
 	assert_int_equal(r->op.phase, RO_IDLE);
 }
 
@@ -74,8 +74,9 @@ static void a_follower_goes_where_its_leader_is(void **state)
 	start_by(&r, &by);
 	follow_to(&r, 5); /* not there, no server */
 	assert_int_equal(r.op.phase, RO_IDLE);
-	EV(&r, .kind = RO_SERVER);
+	up(&r);
 	EV(&r, .kind = RO_SUBMITTED, .version = 5);
+	assert_null(find(RO_DO_EVALUATE)); /* also where there is a learner: it is another's to judge */
 	follow_to(&r, 5);
 	server_does(&r, false); /* no gate, no canary */
 	assert_int_equal(r.s.live, 5);

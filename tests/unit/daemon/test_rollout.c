@@ -411,7 +411,7 @@ static void a_pause_judges_nothing(void **state)
 	assert_int_equal(state_of(&r, 3), VS_CANDIDATE);
 	EV(&r, .kind = RO_ROLLBACK); /* works all the same */
 	assert_int_equal(find(RO_DO_ACTIVATE)->version, 1);
-	EV(&r, .kind = RO_ACTIVATED, .id = r.op.id, .result = RO_OK, .generation = 9);
+	activated(&r, 9);
 	assert_int_equal(r.s.live, 1);
 	EV(&r, .kind = RO_SUBMITTED, .version = 4, .parent = 1);
 	EV(&r, .kind = RO_RESUME);

@@ -91,6 +91,13 @@ static void alarmed(struct rollout *r)
 	EV(r, .kind = RO_ALARM, .text = "why");
 }
 
+static void paused(struct rollout *r)
+{
+	idle(r);
+	EV(r, .kind = RO_PAUSE);
+	EV(r, .kind = RO_SUBMITTED, .version = 3, .parent = 2);
+}
+
 static const struct { const char *name, *what; void (*make)(struct rollout *r); } states[] = {
 	{"idle", "Nothing new", idle},
 	{"judging", "3 is a candidate, the learner replays it", judging},
@@ -104,6 +111,7 @@ static const struct { const char *name, *what; void (*make)(struct rollout *r); 
 	{"held, 3 gated", "An operator holds promotions", held},
 	{"pinned", "2 is pinned", pinned},
 	{"alarm", "Held by an alarm, 3 is gated", alarmed},
+	{"paused", "The rollout is paused, 3 is a candidate", paused},
 };
 
 /* ---- events ---- */
@@ -147,6 +155,7 @@ static const struct { const char *name; struct ro_event ev; bool op, eval; /* it
 	{"hold", {.kind = RO_HOLD}, 0, 0},
 	{"release", {.kind = RO_RELEASE}, 0, 0},
 	{"pause", {.kind = RO_PAUSE}, 0, 0},
+	{"resume", {.kind = RO_RESUME}, 0, 0},
 	{"alarm", {.kind = RO_ALARM, TEXT}, 0, 0},
 	{"the fleet's leader is at 3", {.kind = RO_FOLLOW, .version = 3, .text = "host"}, 0, 0},
 	{"the fleet's leader is at 1", {.kind = RO_FOLLOW, .version = 1, .text = "host"}, 0, 0},
