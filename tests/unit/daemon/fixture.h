@@ -36,8 +36,8 @@ static void fixture_remove(void)
 
 static const char *fixture_path(const char *name)
 {
-	static char path[8][PATH_MAX];
-	static int i;
+	static _Thread_local char path[8][PATH_MAX]; /* the peers' thread asks as well */
+	static _Thread_local int i;
 
 	i = (i + 1) % 8;
 	snprintf(path[i], sizeof path[i], "%s/%s", fixture_dir, name);
