@@ -13,6 +13,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "daemon/base/metrics.h"
+#include "daemon/fleet.h"
 #include "daemon/watch.h"
 #include "tests/unit/daemon/books.h"
 #include "tests/unit/daemon/peers.h"
@@ -27,7 +28,9 @@ struct daemon {
 	struct watch *watch;       /* without a broker: the test brings the records */
 	struct loop_timer *second; /* a short one */
 	atomic_int seconds;        /* how many have passed */
+	struct fleet *fleet;
 	struct act_options o;
+	struct fleet_options fo;   /* role: alone, unless the test says other */
 	char serve[PATH_MAX], learn[PATH_MAX], store[PATH_MAX];
 	bool running;
 };
@@ -41,6 +44,7 @@ static void daemon_second(void *arg)
 	act_canary(d.act, d.watch);
 	act_collapse(d.act, d.watch);
 	act_probe(d.act);
+	fleet_tick(d.fleet);
 	d.seconds++;
 	loop_timer_set(d.second, 20000);
 }
@@ -63,6 +67,10 @@ static void daemon_build(void)
 					      .audit = d.books.audit, .news = d.books.news}, &d.admin, &e))
 		fail_msg("%s", e.text);
 	if (watch_new(&wo, &d.watch, &e) || loop_timer_new(d.loop, daemon_second, NULL, &d.second))
+		fail_msg("%s", e.text);
+	d.fo.loop = d.loop;
+	d.fo.act = d.act;
+	if (fleet_new(&d.fo, &d.fleet, &e))
 		fail_msg("%s", e.text);
 	loop_timer_set(d.second, 20000);
 }
@@ -100,6 +108,7 @@ static void daemon_stop(void)
 	loop_timer_free(d.second);
 	act_free(d.act);
 	admin_free(d.admin);
+	fleet_free(d.fleet);
 	watch_free(d.watch);
 	books_close(&d.books);
 	loop_free(d.loop);
@@ -170,7 +179,7 @@ static json_int_t field(const char *key)
 	return v;
 }
 
-static bool state_is(uint32_t version, const char *want)
+static inline bool state_is(uint32_t version, const char *want)
 {
 	json_t *out = must("Versions", NULL), *list = json_object_get(out, "versions");
 	bool is = false;
@@ -218,7 +227,7 @@ static void both_on(void)
 	peers_post(&peers, peers_learn_on);
 }
 
-static void knob(bool *which, bool on)
+static inline void knob(bool *which, bool on)
 {
 	pthread_mutex_lock(&peers.lock);
 	*which = on;
@@ -255,9 +264,10 @@ static inline void crash_at(const char *point)
 	{
 		struct errtext e;
 		json_t *out = NULL;
-		const char *path = fixture_submission("crash", 0.77f, 0, NULL, NULL);
+		char path[PATH_MAX];
 		int r = 0;
 
+		snprintf(path, sizeof path, "%s", fixture_submission("crash", 0.77f, 0, NULL, NULL)); /* for as many tries as it takes */
 		WAIT_FOR((r = rpc_call_sync(fixture_path("daemon/control.sock"), "io.redraft.Daemon.Submit", json_pack("{s:s}", "path", path), 60000, &out, &e)) !=
 				 -ENOENT && r != -ECONNREFUSED); /* it listens */
 		json_decref(out);
