@@ -12,13 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/sha.h"
 #include "schemas/manifest.h"
 #include "schemas/safetensors.h"
-
-static bool is_hex64(const char *s)
-{
-	return strlen(s) == 64 && strspn(s, "0123456789abcdef") == 64;
-}
 
 /* The one fingerprint below store/frozen, when there is exactly one. */
 static int only_target(const char *store, char ret[65], struct errtext *e)
@@ -30,7 +26,7 @@ static int only_target(const char *store, char ret[65], struct errtext *e)
 	int n = 0;
 	DIR *d = opendir(path);
 	for (const struct dirent *de; d && (de = readdir(d));)
-		if (is_hex64(de->d_name)) {
+		if (sha_is_hex(de->d_name)) {
 			memcpy(found, de->d_name, 65);
 			n++;
 		}
@@ -100,7 +96,7 @@ int frozen_open(const char *store, const char *target_fp, struct frozen *ret, st
 	struct frozen f = {0};
 	int r = 0;
 	if (target_fp && *target_fp) {
-		if (!is_hex64(target_fp))
+		if (!sha_is_hex(target_fp))
 			return errtext_set(e, -EINVAL, "target_fp: want 64 lower-case hex digits, not \"%.70s\"", target_fp);
 		memcpy(f.target_fp, target_fp, 65);
 	} else if ((r = only_target(store, f.target_fp, e)))
