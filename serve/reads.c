@@ -20,13 +20,14 @@ static int packed_new(struct engine *g, size_t rows)
 {
 	struct dev *d = g->o.dev;
 	size_t W = (size_t)(N_BOUNDARIES * g->H);
-	bool coded = d->own_memory && tap_payload(g->o.tap) >= RECORD_FP8;
+	bool coded = d->own_memory && tap_payload(g->o.tap) >= RECORD_FP8, as_bf16 = !coded || g->keep.W, hidden = tap_wants_hidden(g->o.tap);
 	if (coded)
 		g->packed.codes = d->ops->alloc_shared(d, rows * (W + N_BOUNDARIES * sizeof(float)) + sizeof(float));
-	if (!coded || g->keep.W)
+	if (as_bf16)
 		g->packed.features = d->ops->alloc_shared(d, rows * W * sizeof(uint16_t));
-	g->packed.hidden = d->ops->alloc_shared(d, rows * (size_t)g->H * sizeof(uint16_t));
-	return (g->packed.codes || !coded) && (g->packed.features || (coded && !g->keep.W)) && g->packed.hidden ? 0 : -ENOMEM;
+	if (hidden)
+		g->packed.hidden = d->ops->alloc_shared(d, rows * (size_t)g->H * sizeof(uint16_t));
+	return (coded && !g->packed.codes) || (as_bf16 && !g->packed.features) || (hidden && !g->packed.hidden) ? -ENOMEM : 0;
 }
 
 int reads_new(struct engine *g, int n_logits)
@@ -118,17 +119,19 @@ bool reads_packed(struct engine *g)
 
 /* ---- for the draws ---- */
 
-/* How many of the likeliest this round needs of a row, and whether anybody normalises them. */
+_Static_assert((int)SAMPLE_BEST >= (int)RECORD_MAX_TOPK && (int)SAMPLE_BEST >= (int)ENGINE_MAX_LOGPROBS, "what is read of a row holds whatever anybody asks for");
+
+/* How many of the likeliest this round needs of a row, 0 = whole rows are enough for everybody; and whether anybody normalises them. */
 static int depth(const struct engine *g, bool *ret_lse)
 {
-	int K = 1;
+	int K = 0;
 	*ret_lse = false;
 	for (int i = 0; i < g->n_pieces; i++) {
 		const struct session *s = g->pieces[i].s;
 		if (g->pieces[i].logit0 < 0)
 			continue;
 		int drawn = g->pieces[i].needs, traced = g->o.dev->own_memory && s->traced && !g->pieces[i].prefill ? tap_topk(g->o.tap) : 0;
-		int told = s->req.on_logprobs ? s->req.top_logprobs : 0;
+		int told = !s->req.on_logprobs ? 0 : s->req.top_logprobs > 1 ? s->req.top_logprobs : 1; /* one at least comes with the normaliser */
 		K = drawn > K ? drawn : K;
 		K = traced > K ? traced : K;
 		K = told > K ? told : K;
@@ -155,7 +158,7 @@ int reads_logits(struct engine *g, bool with_hidden)
 			r = o->copy_rows(d, g->whole + at, g->V, g->logits + at, g->V, NULL, p->prefill ? 1 : p->n_rows, g->V);
 	}
 	g->best.K = depth(g, &lse);
-	if (!r && g->tb.n_logits)
+	if (!r && g->best.K)
 		r = o->topk_async(d, g->best.ids, g->best.vals, lse ? g->best.lse : NULL, g->logits, g->V, g->tb.n_logits, g->V, g->best.K);
 	return r;
 }
