@@ -42,23 +42,27 @@ static int teacher(struct engine *g, const struct piece *p, int skip, int n)
 {
 	struct dev *d = g->o.dev;
 	struct drawn_from from = reads_of(g, p);
-	int K = tap_topk(g->o.tap), r = 0;
-	for (int i = 0, m; i < n && !r; i += m) {
-		size_t row = (size_t)piece_row(p, skip + i), wide = sizeof(uint32_t) * (size_t)K;
-		float here[ENGINE_MAX_K + 1];
-		const float *lse = d->own_memory ? from.lse + row : here;
-		for (m = 1; i + m < n && piece_row(p, skip + i + m) == (int)row + m; m++)
+	int K = tap_topk(g->o.tap);
+	for (int i = 0, m; i < n; i += m) { /* m rows that lie one after the other */
+		int row = piece_row(p, skip + i);
+		size_t at = (size_t)row;
+		uint32_t *ids = g->cap_ids + i * K;
+		float *val = g->cap_val + i * K, lse[ENGINE_MAX_K + 1];
+		for (m = 1; !d->own_memory && i + m < n && piece_row(p, skip + i + m) == row + m; m++)
 			continue;
-		if (!d->own_memory)
-			r = d->ops->topk(d, g->cap_ids + i * K, g->cap_val + i * K, here, g->logits + ((size_t)p->logit0 + row) * (size_t)g->V, g->V, m, g->V, K);
-		for (int j = 0; j < m && d->own_memory; j++) {
-			memcpy(g->cap_ids + (i + j) * K, from.ids + (row + (size_t)j) * (size_t)from.K, wide);
-			memcpy(g->cap_val + (i + j) * K, from.vals + (row + (size_t)j) * (size_t)from.K, wide);
+		if (d->own_memory) {
+			memcpy(ids, from.ids + at * (size_t)from.K, (size_t)K * sizeof *ids);
+			memcpy(val, from.vals + at * (size_t)from.K, (size_t)K * sizeof *val);
+			lse[0] = from.lse[at];
+		} else {
+			int r = d->ops->topk(d, ids, val, lse, g->logits + ((size_t)p->logit0 + at) * (size_t)g->V, g->V, m, g->V, K);
+			if (r)
+				return r;
 		}
-		for (int j = 0; j < m * K && !r; j++)
-			g->cap_val[i * K + j] -= lse[j / K];
+		for (int j = 0; j < m * K; j++)
+			val[j] -= lse[j / K];
 	}
-	return r;
+	return 0;
 }
 
 /* False when the tap gave the request up: the rest of it is dropped too. */
