@@ -202,7 +202,6 @@ void on_unload(void *ctx, struct rpc_call *call, json_t *p)
 		rpc_reply(call, NULL);
 }
 
-
 void control_load_disown(struct control *c)
 {
 	if (!c->load || c->load->disowned)

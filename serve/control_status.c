@@ -1,5 +1,4 @@
 /* What the server says of itself at its control socket: Status, Config; and the one switch that is no version's, SetCapture. */
-#include <string.h>
 #include <unistd.h>
 #include "daemon/base/clock.h"
 #include "serve/control_inside.h"
@@ -97,4 +96,3 @@ void on_config(void *ctx, struct rpc_call *call, json_t *p)
 	(void)p;
 	rpc_reply(call, json_pack("{s:o}", "config", c->o.config ? c->o.config(c->o.config_arg) : json_object()));
 }
-

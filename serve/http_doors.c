@@ -106,12 +106,11 @@ static int open_door(struct http *h, struct door *d, int fd, struct errtext *e)
 int http_open_doors(struct http *h, struct errtext *e)
 {
 	const char *tcp = h->o.listen ? h->o.listen : "", *local = h->o.listen_unix ? h->o.listen_unix : "";
-	int r = 0, fd = loop_timer_new(h->loop, on_resume, h, &h->resume);
+	int fd, r = loop_timer_new(h->loop, on_resume, h, &h->resume);
 
-	if (fd < 0)
-		return errtext_set(e, fd, "out of memory");
+	if (r < 0)
+		return errtext_set(e, r, "out of memory");
 	fd = activate_take("http", e);
-
 	if (fd == -ENOENT && !*tcp && !*local)
 		return errtext_set(e, -EINVAL, "listen and listen_unix are both empty: the server needs one of them");
 	if (fd != -ENOENT || *tcp) {
