@@ -29,7 +29,7 @@ struct job {
 	atomic_int done;
 	atomic_int *ticks;  /* every emission adds one, when set */
 	atomic_int *hold;   /* tokens are not taken while it is not 0 (10 s at most), when set */
-	int stall_at;       /* on this tick, wait: gives the test's thread time to act */
+	int stall_at;       /* on this tick, wait until the test's thread has seen it (ticks_wait), and for as long as it takes to act */
 	char error[64];
 };
 
@@ -37,6 +37,7 @@ static pthread_mutex_t job_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t job_cond = PTHREAD_COND_INITIALIZER;
 
 static atomic_int job_events;
+static bool tick_seen; /* job_lock */
 
 static void job_tokens(void *arg, const uint32_t *ids, int n)
 {
@@ -51,6 +52,9 @@ static void job_tokens(void *arg, const uint32_t *ids, int n)
 	if (j->ticks && atomic_fetch_add(j->ticks, 1) == j->stall_at) {
 		pthread_mutex_lock(&job_lock);
 		pthread_cond_broadcast(&job_cond);
+		while (!tick_seen)
+			pthread_cond_wait(&job_cond, &job_lock);
+		tick_seen = false;
 		pthread_mutex_unlock(&job_lock);
 		usleep(3000);
 	}
@@ -114,12 +118,14 @@ static inline bool jobs_done(const struct job *jobs, int n)
 	return true;
 }
 
-/* Until the tick that stalls has come, or all jobs ended before it. */
+/* Until the tick that stalls has come, or all jobs ended before it: those that count `ticks`, which nobody else does. */
 static inline void ticks_wait(const atomic_int *ticks, int at, const struct job *jobs, int n)
 {
 	pthread_mutex_lock(&job_lock);
 	while (atomic_load(ticks) <= at && !jobs_done(jobs, n))
 		pthread_cond_wait(&job_cond, &job_lock);
+	tick_seen = atomic_load(ticks) > at;
+	pthread_cond_broadcast(&job_cond);
 	pthread_mutex_unlock(&job_lock);
 }
 
