@@ -19,9 +19,7 @@ static void test_ring_full(void **state)
 	rows(t, &c, 4, true); /* the rest goes with it */
 	decode(t, &c, 1);
 	end(t, &c);
-	for (int i = 0; i < 200; i++) /* the thread has caught up when the round record is out */
-		if (settle(t, 0, 1).rounds == 1)
-			break;
+	assert_int_equal(settle(t, 0, 1).rounds, 1); /* the thread has caught up when the round record is out */
 	begin(t, &c, 7, 576, true);
 	assert_true(tap_wants_rows(t, c.handle));
 	rows(t, &c, 4, true);
@@ -62,9 +60,8 @@ static void test_no_broker(void **state)
 			longest = clock_us() - t0 > longest ? clock_us() - t0 : longest;
 		}
 		end(t, &c);
-		(void)usleep(5000);
 	}
-	for (int i = 0; i < 500; i++) {
+	for (int i = 0; i < 3000; i++) {
 		tap_stats(t, &s);
 		if (s.records + s.dropped_queue >= 12 && s.rounds > 0)
 			break;
@@ -74,14 +71,14 @@ static void test_no_broker(void **state)
 	printf("longest push of 32 rows without a broker, data made included: %llu us\n", (unsigned long long)longest);
 	uint64_t t0 = clock_us();
 	tap_free(t);
-	assert_true(clock_us() - t0 < 4000000); /* flush gives up after 2 s */
+	assert_true(clock_us() - t0 < 12000000); /* flush gives up after 2 s; the messages themselves would last for 15 */
 }
 
 static void test_broker_comes_back(void **state)
 {
 	(void)state;
 	struct topics tp = fresh();
-	struct tap *t = open_tap(&tp, 64, brokers, 4 << 20, 4 << 20, "linger.ms=5,message.timeout.ms=2000,reconnect.backoff.max.ms=200");
+	struct tap *t = open_tap(&tp, 64, brokers, 4 << 20, 4 << 20, "linger.ms=5,message.timeout.ms=4000,reconnect.backoff.max.ms=200");
 	struct trace_record r[4];
 	rd_kafka_message_t *m[MAX_MESSAGES];
 	struct client c;
@@ -95,7 +92,7 @@ static void test_broker_comes_back(void **state)
 	begin(t, &c, 9, 64, true);
 	rows(t, &c, 10, true);
 	end(t, &c);
-	for (int i = 0; i < 500; i++) {
+	for (int i = 0; i < 1500; i++) {
 		tap_stats(t, &s);
 		if (s.dropped_broker >= 2)
 			break;
@@ -115,7 +112,7 @@ static void test_broker_comes_back(void **state)
 				break;
 			(void)usleep(20000);
 		}
-	} while (s.delivered < 2 && ++tries < 6);
+	} while (s.delivered < 2 && ++tries < 15);
 	assert_true(s.delivered >= 2);
 	int n = read_all(tp.traces, m, 2);
 	assert_int_equal(records_of(m, n, 8, 64, r), 1);
@@ -139,7 +136,7 @@ static void test_lost_record_stops_request(void **state)
 	begin(t, &c, 10, 576, true);
 	for (int i = 0; i < 20; i++)
 		rows(t, &c, 32, true);
-	for (int i = 0; i < 300 && tap_wants_rows(t, c.handle); i++)
+	for (int i = 0; i < 3000 && tap_wants_rows(t, c.handle); i++)
 		(void)usleep(10000);
 	assert_false(tap_wants_rows(t, c.handle));
 	tap_stats(t, &s);
