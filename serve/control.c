@@ -286,21 +286,21 @@ static bool restore(struct control *c, uint32_t version)
 		control_note(c, true, "version %u of the store is not usable: %s", version, e.text);
 		return false;
 	}
-	if (!control_fits_target(c, dir, &e) || engine_load(c->o.engine, version, dir, sha, &e) < 0) {
+	if (!control_fits_target(c, &m, &e) || engine_load(c->o.engine, version, dir, sha, &e) < 0) {
 		control_note(c, true, "version %u of the store cannot be loaded: %s", version, e.text);
 		manifest_done(&m);
 		return false;
 	}
 	same = strcmp(sha, m.weights_sha) == 0;
-	manifest_done(&m);
-	if (!same) {
+	if (same) {
+		control_keep_cut(c, version, m.cut);
+		push(c, version);
+	} else {
 		control_note(c, true, "version %u of the store holds other weights than its manifest says; not used", version);
 		control_drop(c, version);
-		return false;
 	}
-	control_keep_cut(c, version, dir);
-	push(c, version);
-	return true;
+	manifest_done(&m);
+	return same;
 }
 
 static void restore_all(struct control *c)

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include "daemon/base/rpc.h"
+#include "schemas/manifest.h"
 #include "serve/control.h"
 #include "serve/engine.h"
 
@@ -18,6 +19,7 @@ struct load_job {
 	bool disowned;
 	uint32_t version;
 	char path[PATH_MAX], expect[65], sha[65];
+	json_t *cut; /* owned, of its manifest; NULL: none */
 	int result;
 	struct errtext e;
 };
@@ -67,10 +69,9 @@ void on_load(void *ctx, struct rpc_call *call, json_t *p);
 void on_unload(void *ctx, struct rpc_call *call, json_t *p);
 void control_load_disown(struct control *c); /* a rollback has come: nobody waits for the load that runs */
 void control_load_end(struct control *c);    /* waits for it; the loop has stopped */
-/* Same shapes do not make a draft fit: was the version in dir made for our target? A folder without a manifest is somebody's
- * experiment and is taken at its word. */
-bool control_fits_target(struct control *c, const char *dir, struct errtext *e);
-void control_keep_cut(struct control *c, uint32_t version, const char *dir); /* for Status: what it was trained on */
+/* Same shapes do not make a draft fit: was this version made for our target? */
+bool control_fits_target(struct control *c, const struct manifest *m, struct errtext *e);
+void control_keep_cut(struct control *c, uint32_t version, json_t *cut); /* for Status: what it was trained on; borrowed, NULL: not known */
 void control_drop(struct control *c, uint32_t version);
 
 /* control_status.c */

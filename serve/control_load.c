@@ -11,38 +11,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "daemon/base/loop.h"
-#include "schemas/manifest.h"
 #include "serve/control_inside.h"
 
 enum { LOAD_NICE = 5 };
 
-void control_keep_cut(struct control *c, uint32_t version, const char *dir)
+void control_keep_cut(struct control *c, uint32_t version, json_t *cut)
 {
-	struct manifest m;
-	struct errtext e;
-
-	if (manifest_read(dir, &m, &e) < 0)
-		return; /* not a version folder of the store: nothing to report */
+	if (!cut)
+		return;
 	json_decref(c->cuts[c->next_cut].cut);
 	c->cuts[c->next_cut].version = version;
-	c->cuts[c->next_cut].cut = json_incref(m.cut);
+	c->cuts[c->next_cut].cut = json_incref(cut);
 	c->next_cut = (c->next_cut + 1) % 4;
-	manifest_done(&m);
 }
 
-bool control_fits_target(struct control *c, const char *dir, struct errtext *e)
+bool control_fits_target(struct control *c, const struct manifest *m, struct errtext *e)
 {
-	struct errtext ignored;
-	struct manifest m;
-	bool fits;
-
-	if (manifest_read(dir, &m, &ignored) < 0)
+	if (strcmp(m->target_fp, c->o.target_fp) == 0)
 		return true;
-	fits = strcmp(m.target_fp, c->o.target_fp) == 0;
-	if (!fits)
-		errtext_set(e, -EINVAL, "it was made for another target (fingerprint %.12s, this server holds %.12s)", m.target_fp, c->o.target_fp);
-	manifest_done(&m);
-	return fits;
+	errtext_set(e, -EINVAL, "it was made for another target (fingerprint %.12s, this server holds %.12s)", m->target_fp, c->o.target_fp);
+	return false;
 }
 
 void control_drop(struct control *c, uint32_t version)
@@ -85,6 +73,12 @@ static void load_answer(struct load_job *j)
 		rpc_reply(j->call, json_pack("{s:I,s:s}", "version", (json_int_t)j->version, "weights_sha", j->sha));
 }
 
+static void job_free(struct load_job *j)
+{
+	json_decref(j->cut);
+	free(j);
+}
+
 /* On the loop: the load is over. A version with other weights than the caller named, or
  * that nobody waits for any more, does not stay. */
 static void load_over(void *arg)
@@ -97,7 +91,7 @@ static void load_over(void *arg)
 	if (j->result == 0 && (mismatch || j->disowned))
 		control_drop(c, j->version);
 	else if (j->result == 0)
-		control_keep_cut(c, j->version, j->path);
+		control_keep_cut(c, j->version, j->cut);
 	if (j->result < 0)
 		control_note(c, true, "version %u was not loaded: %s", j->version, *j->e.text ? j->e.text : strerror(-j->result));
 	else
@@ -107,7 +101,7 @@ static void load_over(void *arg)
 				   : "is loaded");
 	c->load = NULL;
 	load_answer(j);
-	free(j);
+	job_free(j);
 }
 
 static void *load_main(void *arg)
@@ -122,7 +116,7 @@ static void *load_main(void *arg)
 	return NULL;
 }
 
-static void start_load(struct control *c, struct rpc_call *call, uint32_t version, const char *path, const char *expect)
+static void start_load(struct control *c, struct rpc_call *call, uint32_t version, const char *path, const char *expect, json_t *cut)
 {
 	struct load_job *j = calloc(1, sizeof *j);
 
@@ -134,10 +128,11 @@ static void start_load(struct control *c, struct rpc_call *call, uint32_t versio
 	j->c = c;
 	j->call = call;
 	j->version = version;
+	j->cut = json_incref(cut);
 	(void)snprintf(j->path, sizeof j->path, "%s", path);
 	(void)snprintf(j->expect, sizeof j->expect, "%s", expect);
 	if (pthread_create(&j->thread, NULL, load_main, j) != 0) {
-		free(j);
+		job_free(j);
 		rpc_error(call, "io.redraft.Busy", "no thread could be started");
 		return;
 	}
@@ -150,6 +145,7 @@ void on_load(void *ctx, struct rpc_call *call, json_t *p)
 	const char *path = json_string_value(json_object_get(p, "path")), *sha = json_string_value(json_object_get(p, "weights_sha"));
 	const struct engine_slot *slot;
 	struct engine_status s;
+	struct manifest m;
 	struct errtext e;
 	uint32_t version;
 
@@ -169,9 +165,12 @@ void on_load(void *ctx, struct rpc_call *call, json_t *p)
 		rpc_error(call, "io.redraft.Busy", "version %u is being loaded", c->load->version);
 		return;
 	}
-	if (!control_fits_target(c, path, &e)) {
+	if (manifest_read(path, &m, &e) < 0) {
+		m = (struct manifest){.number = 0}; /* a folder without one is somebody's experiment and is taken at its word */
+	} else if (!control_fits_target(c, &m, &e)) {
 		control_note(c, true, "version %u was not loaded: %s", version, e.text);
 		rpc_error(call, "io.redraft.BadVersion", "version %u: %s", version, e.text);
+		manifest_done(&m);
 		return;
 	}
 	engine_status(c->o.engine, &s);
@@ -179,7 +178,8 @@ void on_load(void *ctx, struct rpc_call *call, json_t *p)
 	if (slot) /* it is there already: say what is held */
 		rpc_reply(call, json_pack("{s:I,s:s}", "version", (json_int_t)version, "weights_sha", slot->weights_sha));
 	else
-		start_load(c, call, version, path, sha);
+		start_load(c, call, version, path, sha, m.cut);
+	manifest_done(&m);
 }
 
 void on_unload(void *ctx, struct rpc_call *call, json_t *p)
@@ -219,6 +219,6 @@ void control_load_end(struct control *c)
 	pthread_join(c->load->thread, NULL);
 	if (c->load->call) /* its caller is cut off: this only frees the call */
 		rpc_error(c->load->call, "io.redraft.Busy", "the server is stopping");
-	free(c->load);
+	job_free(c->load);
 	c->load = NULL;
 }
