@@ -345,12 +345,16 @@ static void ro_on_server(struct rollout *r, const struct ro_event *ev, struct ro
 	if (r->op.phase != RO_IDLE)
 		return; /* what runs will say where it ended */
 	if (ev->version == r->s.live) {
-		if (r->s.generation != ev->generation) {
+		uint32_t coming = r->s.canary.version ? r->s.canary.version : ro_newest(r, VS_GATED);
+
+		if (ev->by_operator && ev->generation > r->s.generation && coming) {
+			ro_adopt_override(r, ev, coming, a); /* it went live, we died before our journal, and it was rolled back meanwhile */
+		} else if (r->s.generation != ev->generation) {
 			r->s.generation = ev->generation;
 			ro_do(a, RO_DO_SAVE, 0);
 		}
 	} else if (ev->by_operator && ev->generation >= r->s.generation && (v || !ev->version)) {
-		ro_adopt_override(r, ev, a);
+		ro_adopt_override(r, ev, r->s.live, a);
 	} else if (v && (v->state == VS_GATED || v->state == VS_CANARY) && !r->s.pin && ev->by_daemon && ev->generation > r->s.generation) {
 		ro_went_live(r, ev->version, ev, a); /* we died between its answer and our journal */
 	} else if (v && v->state != VS_QUARANTINED && !r->s.live && !r->s.generation && ev->generation) {

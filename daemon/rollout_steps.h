@@ -60,4 +60,5 @@ void ro_on_release(struct rollout *r, struct ro_actions *a);
 void ro_back_loaded(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_back_activated(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 /* The server was moved by an operator while nobody told us: take it as said. */
-void ro_adopt_override(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
+/* left: what the operator moved the server away from, as far as we know. */
+void ro_adopt_override(struct rollout *r, const struct ro_event *ev, uint32_t left, struct ro_actions *a);

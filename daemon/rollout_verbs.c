@@ -144,9 +144,8 @@ void ro_back_activated(struct rollout *r, const struct ro_event *ev, struct ro_a
 	}
 }
 
-void ro_adopt_override(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+void ro_adopt_override(struct rollout *r, const struct ro_event *ev, uint32_t left, struct ro_actions *a)
 {
-	uint32_t left = r->s.live;
 	bool back = left && ev->version < left;
 
 	if (back)

@@ -441,6 +441,26 @@ static void an_override_is_adopted(void **state)
 	rollout_done(&r);
 }
 
+/* Killed between the server's yes and our journal; before we are back, an operator rolls the server back to where our journal still is. */
+static void an_override_of_what_the_journal_missed(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	live(&r, 2);
+	passes(&r, 3);
+	EV(&r, .kind = RO_SERVER, .version = 2, .generation = 2, .by_operator = true); /* as we know it: nothing was moved */
+	assert_int_equal(state_of(&r, 3), VS_GATED);
+	EV(&r, .kind = RO_SERVER, .version = 2, .generation = 4, .by_operator = true); /* to 3 by us, and back */
+	assert_int_equal(r.s.live, 2);
+	assert_int_equal(r.s.generation, 4);
+	assert_int_equal(state_of(&r, 3), VS_QUARANTINED);
+	assert_string_equal(verdict_of(3)->verdict, "quarantined");
+	assert_int_equal(find(RO_DO_REBASE)->version, 2);
+	assert_true(r.s.hold);
+	rollout_done(&r);
+}
+
 static void our_own_switch_is_recognised(void **state)
 {
 	struct rollout r;
@@ -533,7 +553,7 @@ int main(void)
 		cmocka_unit_test(pin_holds_and_unpin_frees),
 		cmocka_unit_test(hold_keeps_and_release_promotes),
 		cmocka_unit_test(promote_is_checked),
-		cmocka_unit_test(an_override_is_adopted),
+		cmocka_unit_test(an_override_is_adopted), cmocka_unit_test(an_override_of_what_the_journal_missed),
 		cmocka_unit_test(our_own_switch_is_recognised),
 		cmocka_unit_test(lost_server_is_brought_back),
 		cmocka_unit_test(newer_candidate_wins),

@@ -142,6 +142,7 @@ static const struct { const char *name; struct ro_event ev; bool op, eval; /* it
 	{"activated: refused", {.kind = RO_ACTIVATED, .result = RO_BAD, TEXT}, 1, 0},
 	{"activated: nobody there", {.kind = RO_ACTIVATED, .result = RO_NOBODY, TEXT}, 1, 0},
 	{"server seen as we left it, without a canary", {.kind = RO_SERVER, .version = 2, .generation = 2}, 0, 0},
+	{"server seen with 2, moved by an operator", {.kind = RO_SERVER, .version = 2, .generation = 9, .by_operator = true}, 0, 0},
 	{"server seen with 1, moved by an operator", {.kind = RO_SERVER, .version = 1, .generation = 9, .by_operator = true}, 0, 0},
 	{"server seen with 3, by our own hand", {.kind = RO_SERVER, .version = 3, .generation = 9, .by_daemon = true}, 0, 0},
 	{"server seen without a draft", {.kind = RO_SERVER}, 0, 0},
