@@ -251,6 +251,11 @@ int gguf_open(const char *path, struct gguf **ret, struct errtext *e)
 	return 0;
 }
 
+void gguf_rest(const struct gguf *g)
+{
+	fs_map_rest(&g->map);
+}
+
 struct gguf *gguf_free(struct gguf *g)
 {
 	if (g) {

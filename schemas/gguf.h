@@ -20,6 +20,7 @@ enum gguf_type {
 struct gguf;
 int MUSTCHECK gguf_open(const char *path, struct gguf **ret, struct errtext *e);
 struct gguf *gguf_free(struct gguf *g);
+void gguf_rest(const struct gguf *g); /* it may be long until it is read again: its pages are given back */
 
 /* Metadata. -ENOENT when absent, -EINVAL when of another type. Strings are not
  * NUL-terminated in the file: ret points into the mapping, with its length. */

@@ -211,6 +211,12 @@ int hf_open(const char *path, struct hf_folder **ret, struct errtext *e)
 	return 0;
 }
 
+void hf_rest(const struct hf_folder *f)
+{
+	for (int i = 0; i < f->n_shards; i++)
+		fs_map_rest(&f->shards[i].map);
+}
+
 struct hf_folder *hf_free(struct hf_folder *f)
 {
 	if (!f)

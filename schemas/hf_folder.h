@@ -14,6 +14,7 @@ struct hf_folder;
 
 int MUSTCHECK hf_open(const char *path, struct hf_folder **ret, struct errtext *e);
 struct hf_folder *hf_free(struct hf_folder *f);
+void hf_rest(const struct hf_folder *f); /* it may be long until weights are read again: their pages are given back */
 const struct hf_config *hf_config(const struct hf_folder *f);
 const struct hf_tokenizer *hf_tokenizer(const struct hf_folder *f);
 /* NUL-terminated, owned by the folder; NULL = none */

@@ -207,6 +207,7 @@ static int open_store(struct serve *s, struct errtext *e)
 	r = target_export_frozen(s->target, s->conf.store, &why);
 	if (r < 0) /* serving does not need it, the learner does */
 		log_warn("the embedding was not exported for the learner: %s", *why.text ? why.text : strerror(-r));
+	target_rest(s->target);
 	return 0;
 }
 

@@ -221,6 +221,14 @@ int target_open(struct dev *d, const char *path, enum dtype type, int max_contex
 	return 0;
 }
 
+void target_rest(const struct target *t)
+{
+	if (t->gguf)
+		gguf_rest(t->gguf);
+	if (t->folder)
+		hf_rest(t->folder);
+}
+
 struct target *target_close(struct target *t)
 {
 	if (!t)

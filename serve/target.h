@@ -43,6 +43,9 @@ int MUSTCHECK target_read(const struct target *t, const char *name, int *ret_row
 int MUSTCHECK target_open(struct dev *d, const char *path, enum dtype type, int max_context, struct target **ret, struct errtext *e);
 struct target *target_close(struct target *t); /* the dev must still live */
 
+/* Everything that is served is in the device by now: the files' pages, once packed and hashed, are given back. */
+void target_rest(const struct target *t);
+
 /* store/frozen/<fp>/frozen.safetensors: the embedding, and the head where it is not tied. Written
  * once (temp + fsync + rename); an existing file is left alone. */
 int MUSTCHECK target_export_frozen(const struct target *t, const char *store, struct errtext *e);

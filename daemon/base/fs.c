@@ -59,6 +59,12 @@ void fs_unmap(struct fs_map *m)
 	*m = (struct fs_map){0};
 }
 
+void fs_map_rest(const struct fs_map *m)
+{
+	if (m->data)
+		(void)madvise((void *)(uintptr_t)m->data, m->len, MADV_DONTNEED); /* nothing of ours is lost: the mapping is read-only */
+}
+
 int fs_read_text(const char *path, size_t max_bytes, char **ret)
 {
 	struct stat st;

@@ -178,19 +178,24 @@ def operate(args, results):
     results.add("idle redraftd, memory", row["idle"]["rss_mib"], "MiB", 1)
 
 
-# SmolLM2-135M: 134.48 M matrix weights in bf16; keys and values of 30 layers of 3 heads of 64, bf16 as the target keeps them
+# SmolLM2-135M: 134.48 M matrix weights in bf16; keys and values of 30 layers of 3 heads of 64, bf16 as the target keeps them; per token also the
+# draft layer's for each of four slots, and features at three boundaries
 TARGET_MIB, KV_BYTES, DRAFT_MIB = 134.48e6 * 2 / 2**20, 30 * 2 * 3 * 64 * 2, 8.8e6 * 2 / 2**20
+SLOTS_BYTES, FEATURE_BYTES = 4 * 2 * 3 * 64 * 2, 3 * 576 * 2
 
 
 def memory(args, results):
-    """Resident memory under load against the sum of what must be there: target, one draft, keys and values of all slots."""
+    """Resident memory under load against the sum of what must be there: target, one draft, and for each token that can be kept the keys and values of the
+    target and of the drafts in four slots, and its features, which go with its pages so that a reused prefix stays trainable."""
     kv_tokens = 16384
     with Server(args, 2, max_seqs=16, max_context=1024, kv_tokens=kv_tokens) as s:
         s.activate_some_draft()
         loader.once(args, s.address, file=args.prompts, domain="code", max_chars=1200, clients=16, requests=24, max_tokens=16)
         resident, files = s.resident_mib()
-    parts = TARGET_MIB + DRAFT_MIB + kv_tokens * KV_BYTES / 2**20
-    results.add("resident memory, 16 clients, 16,384 tokens of KV", resident, "MiB", 2, f"target + draft + KV ({parts:.0f} MiB)", resident / parts)
+    weights, kv, slots, features = TARGET_MIB + DRAFT_MIB, *(kv_tokens * x / 2**20 for x in (KV_BYTES, SLOTS_BYTES, FEATURE_BYTES))
+    parts = weights + kv + slots + features
+    results.add("resident memory, 16 clients, 16,384 tokens of KV", resident, "MiB", 2, f"target + draft + slots + KV + features ({parts:.0f} MiB)", resident / parts)
+    print(f"  of target + draft + the target's KV alone, {weights + kv:.0f} MiB: {resident / (weights + kv):.2f} x")
     print(f"  ({files:.0f} MiB of it are pages of mapped files)")
 
 
