@@ -185,8 +185,10 @@ SLOTS_BYTES, FEATURE_BYTES = 4 * 2 * 3 * 64 * 2, 3 * 576 * 2
 
 
 def memory(args, results):
-    """Resident memory under load against the sum of what must be there: target, one draft, and for each token that can be kept the keys and values of the
-    target and of the drafts in four slots, and its features, which go with its pages so that a reused prefix stays trainable."""
+    """Resident memory under load against the sum of what must be there: target, a draft, keys and values of both, features.
+
+    For each token that can be kept there are the target's keys and values, the draft layer's for each of four slots, and the features, which go with
+    its pages so that a reused prefix stays trainable."""
     kv_tokens = 16384
     with Server(args, 2, max_seqs=16, max_context=1024, kv_tokens=kv_tokens) as s:
         s.activate_some_draft()
