@@ -56,6 +56,22 @@ void batch_end(struct batcher *b, struct train_batch *ret, int *ret_weighted);
 /* A batch of one window. */
 int MUSTCHECK batch_build(struct batcher *b, const struct joined *j, int row0, int n, int lead, struct train_batch *ret, int *ret_weighted);
 
+/* Which windows a step takes: for each of `groups` of ranks as many as fit into `rows`, and one whatever it has. */
+struct step_room {
+	int groups, rows; /* groups 0 = 1 */
+	int begun, used;  /* groups that have any; rows of the last of them */
+};
+/* Does a further window of n rows find room? Then it is in. */
+static inline bool step_takes(struct step_room *s, int n)
+{
+	bool fits = s->begun && s->used + n <= s->rows;
+	if (!fits && s->begun == (s->groups > 1 ? s->groups : 1))
+		return false;
+	s->used = fits ? s->used + n : n;
+	s->begun += !fits;
+	return true;
+}
+
 /* A teacher kept for the next epoch: what batch_add worked out for n rows. One allocation. */
 struct batch_teacher {
 	int n;

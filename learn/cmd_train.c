@@ -225,6 +225,7 @@ static void options(const struct session *s, struct offline_options *o)
 		.stop = &stop_now, .state_dir = c->resume ? s->state : NULL,
 	};
 	o->train.ranks = s->ranks;
+	o->train.data = (int)c->ranks.data;
 	o->train.ulysses = (int)c->ranks.ulysses;
 }
 

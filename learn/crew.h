@@ -1,4 +1,4 @@
-/* The ranks that share sequences: rank 0 leads, the others follow.
+/* The ranks that share steps: rank 0 leads, the others follow.
  *
  * Rank 0 runs the whole program: it reads records, builds batches, judges, writes
  * checkpoints, talks to the daemon. What its trainer is asked to do it tells the
@@ -15,6 +15,8 @@
 
 enum crew_op { CREW_NEW, CREW_PARAMS, CREW_STATE, CREW_GRADIENTS, CREW_STEP, CREW_FREE, CREW_END };
 
+enum { CREW_MAX_GROUPS = 64 /* as a step takes so many windows */ };
+
 struct crew_part {
 	const void *p;
 	size_t bytes;
@@ -22,15 +24,16 @@ struct crew_part {
 
 /* The keys of a program that may be one of several ranks; at(f) is the offset of field f of its struct crew_conf. */
 struct crew_conf {
-	int64_t ulysses, timeout_s, count, rank;
+	int64_t data, ulysses, timeout_s, count, rank;
 	char *meet, *secret_file;
 };
 #define CREW_KEYS(at)                                                                                                                                                         \
-	{"ranks.count", CONF_INT, at(count), "1", 1, COMM_MAX_RANKS, NULL, false, "ranks", "with a GPU each: so many processes share each sequence (on processors, mpirun says it)"}, \
+	{"ranks.count", CONF_INT, at(count), "1", 1, COMM_MAX_RANKS, NULL, false, "ranks", "with a GPU each: so many processes share each step (on processors, mpirun says it)"}, \
 	{"ranks.rank", CONF_INT, at(rank), "0", 0, COMM_MAX_RANKS - 1, NULL, false, "", "which of them this one is; 0 leads"}, \
 	{"ranks.meet", CONF_STRING, at(meet), "", 0, 0, NULL, false, "", "where they find each other, at rank 0: the path of a socket, or host:port"}, \
 	{"ranks.secret_file", CONF_STRING, at(secret_file), "", 0, 0, NULL, false, "", "a file with what all ranks know and nobody else; needed where ranks.meet is not on this machine"}, \
-	{"ranks.ulysses", CONF_INT, at(ulysses), "1", 1, COMM_MAX_RANKS, NULL, false, "ranks", "of the ranks that share each sequence, so many swap rows for heads; the rest form a ring"}, \
+	{"ranks.data", CONF_INT, at(data), "1", 1, CREW_MAX_GROUPS, NULL, false, "groups", "the ranks are so many groups, and a step trains so many sequences, each shared by one group"}, \
+	{"ranks.ulysses", CONF_INT, at(ulysses), "1", 1, COMM_MAX_RANKS, NULL, false, "ranks", "of the ranks that share a sequence, so many swap rows for heads; the rest form a ring"}, \
 	{"ranks.timeout_s", CONF_INT, at(timeout_s), "600", 0, 1e7, NULL, false, "s", "a rank that waits longer for another, at the start or inside a step, gives up; 0 = never"}
 
 /* Which ranks we are one of: of ranks.count that meet, or what mpirun started; else this process alone. May wait for the others, timeout_s at most. -errno with e. */

@@ -22,7 +22,7 @@
 struct learner_options {
 	const char *state_dir, *store;
 	const struct trainer_kind *kind;
-	int grid[2];                  /* ranks and ulysses by which the steps of the journal are taken; set from train, {0} until a config says */
+	int grid[3];                  /* ranks, ulysses and data by which the steps of the journal are taken; set from train, {0} until a config says */
 	char device[64];              /* on which they are taken, as far as that bears on bits; set by learner_open, "" where a journal does not say */
 	struct train_options train;
 	uint64_t seed;

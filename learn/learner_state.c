@@ -32,7 +32,7 @@ int learner_print_config(const struct learner_options *o, char *ret, size_t size
 	if (n > 0 && (size_t)n < size && *o->device)
 		n += snprintf(ret + n - 1, size - (size_t)n, ",\"device\":\"%s\"}", o->device) - 1;
 	if (n > 0 && (size_t)n < size && t->ranks && t->ranks->size > 1) /* their sums have an order of their own */
-		n += snprintf(ret + n - 1, size - (size_t)n, ",\"ranks\":[%d,%d]}", t->ranks->size, t->ulysses > 1 ? t->ulysses : 1) - 1;
+		n += snprintf(ret + n - 1, size - (size_t)n, ",\"ranks\":[%d,%d],\"data\":%d}", t->ranks->size, t->ulysses > 1 ? t->ulysses : 1, t->data > 1 ? t->data : 1) - 1;
 	return n > 0 && (size_t)n < size ? 0 : -E2BIG;
 }
 
@@ -49,15 +49,15 @@ static int parse_config(const char *text, struct learner_options *o)
 	o->history_rows = o->pack_rows = 0;
 	o->ema = o->anchor = o->max_scale = o->spike = o->reject_weight = 0;
 	o->tenant_share = 1;
-	o->grid[0] = o->grid[1] = 1;
-	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i,s?[ii],s?i,s?F,s?s}", "seed", &seed,
+	o->grid[0] = o->grid[1] = o->grid[2] = 1;
+	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i,s?[ii],s?i,s?i,s?F,s?s}", "seed", &seed,
 			    "ttt_steps", &t->ttt_steps, "decay", &decay, "optimizer", &optimizer, "lr", &lr, "muon_lr", &muon_lr, "beta1", &beta1,
 			    "beta2", &beta2, "eps", &eps, "clip", &clip, "muon_momentum", &momentum, "muon_iters", &t->muon_iters, "warmup", &warmup, "total", &total,
 			    "draft_vocab", &o->draft_vocab, "max_rows", &o->max_rows, "max_epochs", &o->max_epochs, "queue_max", &o->queue_max,
 			    "heldout", &o->heldout_max, &o->heldout_domain_max, "prompt_rows", &prompt_rows, "replay_share", &o->replay_share,
 			    "pool", &pool, &segment, "history_rows", &o->history_rows, "dedup", &dedup, "ema", &o->ema, "anchor", &o->anchor, "max_scale", &o->max_scale,
 			    "tenant", &o->tenant_share, &window, "request_rows", &request_rows, "spike", &o->spike, "reject_weight", &o->reject_weight,
-			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1], "pack_rows", &o->pack_rows, "first", &first, "device", &device);
+			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1], "data", &o->grid[2], "pack_rows", &o->pack_rows, "first", &first, "device", &device);
 	(void)snprintf(o->device, sizeof o->device, "%s", r ? "" : device);
 	json_decref(j);
 	if (r)

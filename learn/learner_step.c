@@ -4,7 +4,8 @@
  * the oldest queued run, or, for a share of the draws and whenever nothing new
  * waits, a run of the pool that was not trained max_epochs times yet: a domain first, then one of its runs.
  * Further runs are drawn the same way while they fit into pack_rows, so that a step mixes new and old, its
- * gradient is less one request's, and what an optimizer costs by the step is shared by more rows.
+ * gradient is less one request's, and what an optimizer costs by the step is shared by more rows. Where ranks are
+ * several groups, a step takes for each what one process would take.
  */
 #include "learn/learner.h"
 
@@ -80,16 +81,18 @@ static int choose(struct learner *l, int place, struct window *ret)
 	return 1;
 }
 
-/* What the next step trains, noted as trained: one window, then further ones while they fit. No run is in it twice. Returns how many. */
+/* What the next step trains, noted as trained: windows while there is room. No rows are in it twice; a long run's next window may follow
+ * its last. Returns how many. */
 static int take(struct learner *l, struct window *ret /* [PACK_MAX] */)
 {
-	int n = 0, rows = 0, most = l->o.pack_rows < l->o.max_rows ? l->o.pack_rows : l->o.max_rows;
+	int n = 0;
+	struct step_room room = {.groups = l->o.train.data, .rows = l->o.pack_rows < l->o.max_rows ? l->o.pack_rows : l->o.max_rows};
 	struct window w;
 	while (n < PACK_MAX && choose(l, n, &w)) {
 		bool there = false;
 		for (int i = 0; i < n; i++)
-			there |= ret[i].r == w.r;
-		if (n && (there || rows + w.n > most))
+			there |= ret[i].r == w.r && w.row0 == w.r->first;
+		if (there || !step_takes(&room, w.n))
 			break;
 		if (w.row0 == w.r->first) {
 			w.r->state = RUN_TRAINED;
@@ -97,7 +100,6 @@ static int take(struct learner *l, struct window *ret /* [PACK_MAX] */)
 		}
 		l->cur_run = w.r->id;
 		l->cur_row = w.row0 + w.n;
-		rows += w.n;
 		ret[n++] = w;
 	}
 	return n;
@@ -265,11 +267,11 @@ static int train(struct learner *l, struct window *w, int n)
 static int same_grid(const struct learner *l, int64_t step, struct errtext *e)
 {
 	const struct train_options *t = &l->o.train;
-	int ranks = t->ranks ? t->ranks->size : 1, ulysses = ranks > 1 && t->ulysses > 1 ? t->ulysses : 1;
-	if (l->o.grid[0] == ranks && l->o.grid[1] == ulysses)
+	int ranks = t->ranks ? t->ranks->size : 1, ulysses = ranks > 1 && t->ulysses > 1 ? t->ulysses : 1, data = ranks > 1 && t->data > 1 ? t->data : 1;
+	if (l->o.grid[0] == ranks && l->o.grid[1] == ulysses && l->o.grid[2] == data)
 		return 0;
-	return errtext_set(e, -EINVAL, "journal: step %" PRId64 " was taken by %d ranks with ulysses %d, and these are %d with %d: start once as it was", step, l->o.grid[0], l->o.grid[1],
-			   ranks, ulysses);
+	return errtext_set(e, -EINVAL, "journal: step %" PRId64 " was taken by %d ranks with ulysses %d and data %d, and these are %d with %d and %d: start once as it was", step,
+			   l->o.grid[0], l->o.grid[1], l->o.grid[2], ranks, ulysses, data);
 }
 
 int learner_apply_step(struct learner *l, const struct journal_entry *x, struct errtext *e)

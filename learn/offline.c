@@ -130,16 +130,22 @@ static int copy_draft(struct offline *x, const struct draft *from)
 	return 0;
 }
 
+static struct step_room empty(const struct offline *x)
+{
+	return (struct step_room){.groups = x->o->train.data, .rows = x->o->pack_rows};
+}
+
 /* Steps that all lessons take once, in the order of the corpus; in another order it is about as many. */
 static int64_t packs(const struct offline *x)
 {
 	int64_t n = 0;
-	for (int i = 0, rows = 0; i < x->n_lessons; i++) {
-		if (!n || rows + x->lesson[i].n > x->o->pack_rows) {
-			n++;
-			rows = 0;
-		}
-		rows += x->lesson[i].n;
+	struct step_room room = empty(x);
+	for (int i = 0; i < x->n_lessons; i++) {
+		if (n && step_takes(&room, x->lesson[i].n))
+			continue;
+		n++;
+		room = empty(x);
+		(void)step_takes(&room, x->lesson[i].n);
 	}
 	return n;
 }
@@ -402,22 +408,22 @@ static int next_leg(struct offline *x, int leg)
 	return r;
 }
 
-/* Steps to the end. A step takes lessons while they fit into pack_rows; the first always does. */
+/* Steps to the end. A step takes lessons while there is room. */
 static int lessons(struct offline *x)
 {
 	int r = 0;
 	while (!r && !over(x)) {
 		struct lesson *v[PACK_MAX], *l;
-		int n = 0, rows = 0;
+		struct step_room room = empty(x);
+		int n = 0;
 		bool again;
 		while (!r && n < PACK_MAX && (l = next(x, &again))) {
 			int leg = x->corpus->pool_of[l->run];
 			bool turned = x->o->stream && !again && leg != x->rep.leg;
-			if (n && (turned || rows + l->n > x->o->pack_rows))
+			if ((n && turned) || !step_takes(&room, l->n))
 				break;
 			if (turned)
 				r = next_leg(x, leg);
-			rows += l->n;
 			x->done += !again;
 			x->turn++;
 			v[n++] = l;

@@ -23,9 +23,9 @@ static json_t *identity(const struct offline *x)
 	json_t *j = json_pack("{s:I,s:i,s:i,s:i,s:i,s:b,s:b,s:b,s:f,s:f,s:f,s:I}", "seed", (json_int_t)o->seed, "max_rows", o->max_rows, "pack_rows", o->pack_rows,
 			      "history_rows", o->history_rows, "epochs", o->epochs, "prompt_rows", o->prompt_rows,
 			      "cosine", o->cosine, "stream", o->stream, "replay_share", o->replay_share, "anchor", o->anchor, "ema", o->ema, "tokens", (json_int_t)o->tokens);
-	json_t *k = json_pack("{s:i,s:f,s:i,s:i,s:f,s:f,s:f,s:i,s:I,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:b,s:i,s:i,s:I}", "ttt_steps", t->ttt_steps, "decay", (double)t->decay, "loss", (int)t->loss, "optimizer",
+	json_t *k = json_pack("{s:i,s:f,s:i,s:i,s:f,s:f,s:f,s:i,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:b,s:i,s:i,s:I}", "ttt_steps", t->ttt_steps, "decay", (double)t->decay, "loss", (int)t->loss, "optimizer",
 			      (int)t->optimizer, "lr", (double)t->lr, "muon_lr", (double)t->muon_lr, "clip", (double)t->clip, "muon_iters", t->muon_iters, "warmup_steps",
-			      (json_int_t)t->warmup_steps, "ranks", t->ranks ? t->ranks->size : 1, "ulysses", t->ulysses > 1 ? t->ulysses : 1,
+			      (json_int_t)t->warmup_steps, "ranks", t->ranks ? t->ranks->size : 1, "ulysses", t->ulysses > 1 ? t->ulysses : 1, "data", t->data > 1 ? t->data : 1,
 			      "isa", (int)x->d->isa, "device", (int)x->d->kind, "whole_teacher", (int)o->whole_teacher, "heldout_share", o->heldout_share, "heldout_domain_max",
 			      o->heldout_domain_max, "judged by a pool", x->judge != NULL, "lessons", x->n_lessons, "runs",
 			      x->corpus->runs.n, "rows", (json_int_t)x->corpus->rows);

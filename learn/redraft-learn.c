@@ -148,6 +148,7 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 		.follow = *c->follow_journal != 0,
 	};
 	o->train.ranks = ranks;
+	o->train.data = (int)c->ranks.data;
 	o->train.ulysses = (int)c->ranks.ulysses;
 }
 

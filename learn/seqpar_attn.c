@@ -74,7 +74,7 @@ static size_t width_of_all(const struct seqpar *sp, const struct seq_field *f, i
 
 static int reserve_exchange(struct seqpar *sp, size_t width)
 {
-	size_t want = (size_t)(sp->n_spans * sp->chunk * sp->heads.n) * width;
+	size_t want = (size_t)(sp->n_spans * sp->part[sp->group].chunk * sp->heads.n) * width;
 	if (want <= sp->exchange_cap)
 		return 0;
 	sp->d->ops->free(sp->d, sp->send);
@@ -215,7 +215,7 @@ int seqpar_to_rows(struct seqpar *sp, int k, const struct seq_field *f, int n_fi
 
 /* ---- the ring ---- */
 
-/* How many rows of ring rank r's blocks lie before row g of the sequence. */
+/* How many rows of ring rank r's blocks lie before row g of my part. */
 static uint32_t rows_before(const struct seqpar *sp, int r, int64_t g)
 {
 	int64_t n = 0;
@@ -226,7 +226,7 @@ static uint32_t rows_before(const struct seqpar *sp, int r, int64_t g)
 	return (uint32_t)n;
 }
 
-/* Row of the sequence that row i of my group's blocks is. */
+/* Row of my part that row i of my team's blocks is. */
 static int row_of(const struct seqpar *sp, int i)
 {
 	int first, rows = seqpar_block(sp, sp->ring.me, 0, &first);
@@ -237,7 +237,7 @@ static int row_of(const struct seqpar *sp, int i)
 	return first + i;
 }
 
-/* What of ring rank r's blocks my rows see. Blocks lie in the order of the sequence, so it is one range. */
+/* What of ring rank r's blocks my rows see. Blocks lie in the order of the part, so it is one range. */
 static void ranges(struct seqpar *sp, int r, int m)
 {
 	for (int i = 0; i < m; i++) {
@@ -246,7 +246,7 @@ static void ranges(struct seqpar *sp, int r, int m)
 	}
 }
 
-/* Packing as ttt_attn takes it: first row of the run among my group's own rows. */
+/* Packing as ttt_attn takes it: first row of the run among my team's own rows. */
 static const uint32_t *own_seg(struct seqpar *sp, int m)
 {
 	if (seqpar_alone(sp))

@@ -5,38 +5,46 @@
 #include "learn/seqpar_priv.h"
 #include "learn/ttt.h"
 
-static int check_grid(const struct comm *c, int U, const struct eagle3_config *cfg, struct errtext *e)
+static int check_grid(const struct comm *c, int D, int U, const struct eagle3_config *cfg, struct errtext *e)
 {
-	if (U < 1 || c->size % U)
-		return errtext_set(e, -EINVAL, "ulysses is %d: it must divide the %d ranks; ring is the rest", U, c->size);
+	if (c->size % D)
+		return errtext_set(e, -EINVAL, "data is %d: it must divide the %d ranks", D, c->size);
+	if (c->size / D % U)
+		return errtext_set(e, -EINVAL, "ulysses is %d: it must divide the %d ranks%s; ring is the rest", U, c->size / D, D > 1 ? " of a group" : "");
 	if (cfg->n_head % U || (cfg->n_kv % U && U % cfg->n_kv))
 		return errtext_set(e, -EINVAL, "ulysses is %d: it must divide the draft's %d heads, and divide or be divided by its %d key heads; take more of ring instead", U,
 				   cfg->n_head, cfg->n_kv);
 	return 0;
 }
 
-int seqpar_new(struct dev *d, struct comm *c, int ulysses, const struct eagle3_config *cfg, struct seqpar **ret, struct errtext *e)
+int seqpar_new(struct dev *d, struct comm *c, int data, int ulysses, const struct eagle3_config *cfg, struct seqpar **ret, struct errtext *e)
 {
 	c = c ? c : comm_self();
-	int U = ulysses < 1 ? 1 : ulysses, R = c->size / U, r = check_grid(c, U, cfg, e);
+	int D = data < 1 ? 1 : data, U = ulysses < 1 ? 1 : ulysses, r = check_grid(c, D, U, cfg, e);
 	if (r)
 		return r;
+	int S = c->size / D, R = S / U;
 	if (c->size > 1 && d->own_memory && c->d != d)
 		return errtext_set(e, -ENOTSUP, "%d ranks by %s share rows through ordinary memory, and this device has its own: device = cpu", c->size, c->ops->name);
 	if (R > 1 && !d->ops->ttt_attn_more)
-		return errtext_set(e, -ENOTSUP, "this device cannot share a sequence by ring; take ulysses = %d", c->size);
+		return errtext_set(e, -ENOTSUP, "this device cannot share a sequence by ring; take ulysses = %d", S);
 	struct seqpar *sp = calloc(1, sizeof *sp);
-	if (!sp)
+	struct seq_part *part = calloc((size_t)D, sizeof *part);
+	if (!sp || !part) {
+		free(sp);
+		free(part);
 		return -ENOMEM;
-	*sp = (struct seqpar){.d = d, .c = c, .n_head = cfg->n_head, .n_kv = cfg->n_kv, .hd = cfg->hd, .q_heads = cfg->n_head / U, .kv_heads = cfg->n_kv < U ? 1 : cfg->n_kv / U};
-	/* ranks of a group are neighbours: they exchange most */
-	int u = c->rank % U, row = c->rank / U;
+	}
+	*sp = (struct seqpar){.d = d, .c = c, .n_groups = D, .group = c->rank / S, .part = part, .n_head = cfg->n_head, .n_kv = cfg->n_kv, .hd = cfg->hd,
+			      .q_heads = cfg->n_head / U, .kv_heads = cfg->n_kv < U ? 1 : cfg->n_kv / U};
+	/* neighbours are a team: they exchange most; then those of a ring */
+	int u = c->rank % U, row = c->rank % S / U, first = sp->group * S;
 	sp->heads = (struct comm_group){.c = c, .n = U, .me = u};
 	sp->ring = (struct comm_group){.c = c, .n = R, .me = row};
 	for (int i = 0; i < U; i++)
-		sp->heads.rank[i] = row * U + i;
+		sp->heads.rank[i] = first + row * U + i;
 	for (int i = 0; i < R; i++)
-		sp->ring.rank[i] = i * U + u;
+		sp->ring.rank[i] = first + i * U + u;
 	*ret = sp;
 	return 0;
 }
@@ -53,6 +61,7 @@ struct seqpar *seqpar_free(struct seqpar *sp)
 			      b->y, b->in_vocab, sp->states.row, sp->states.z};
 	for (size_t i = 0; i < sizeof host / sizeof *host; i++)
 		free((void *)(uintptr_t)host[i]);
+	free(sp->part);
 	free(sp);
 	return NULL;
 }
@@ -62,29 +71,34 @@ static int clamp(int x, int most)
 	return x < 0 ? 0 : x < most ? x : most;
 }
 
-/* First row of the s-th block of ring rank r. */
-static int block_first(const struct seqpar *sp, int r, int s)
+static const struct seq_part *my_part(const struct seqpar *sp)
+{
+	return &sp->part[sp->group];
+}
+
+/* First row, of the part p, of the s-th block of ring rank r. */
+static int block_first(const struct seqpar *sp, const struct seq_part *p, int r, int s)
 {
 	int block = s ? 2 * sp->ring.n - 1 - r : r;
-	return block * sp->heads.n * sp->chunk;
+	return block * sp->heads.n * p->chunk;
 }
 
 /* Rows of the block that exist at step k. */
-static int block_rows(const struct seqpar *sp, int r, int s, int k)
+static int block_rows(const struct seqpar *sp, const struct seq_part *p, int r, int s, int k)
 {
-	return clamp(sp->n - k - block_first(sp, r, s), sp->heads.n * sp->chunk);
+	return clamp(p->n - k - block_first(sp, p, r, s), sp->heads.n * p->chunk);
 }
 
 int seqpar_block(const struct seqpar *sp, int r, int s, int *ret_first)
 {
-	*ret_first = block_first(sp, r, s);
-	return block_rows(sp, r, s, 0);
+	*ret_first = block_first(sp, my_part(sp), r, s);
+	return block_rows(sp, my_part(sp), r, s, 0);
 }
 
-/* Rows of span s of member u of my group at step k. */
 int seqpar_own_of(const struct seqpar *sp, int u, int s, int k)
 {
-	return clamp(sp->n - k - block_first(sp, sp->ring.me, s) - u * sp->chunk, sp->chunk);
+	const struct seq_part *p = my_part(sp);
+	return clamp(p->n - k - block_first(sp, p, sp->ring.me, s) - u * p->chunk, p->chunk);
 }
 
 int seqpar_own(const struct seqpar *sp, int s, int k)
@@ -96,7 +110,7 @@ int seqpar_att_of(const struct seqpar *sp, int r, int k)
 {
 	int n = 0;
 	for (int s = 0; s < sp->n_spans; s++)
-		n += block_rows(sp, r, s, k);
+		n += block_rows(sp, my_part(sp), r, s, k);
 	return n;
 }
 
@@ -121,34 +135,80 @@ static int reserve(struct seqpar *sp)
 
 void seqpar_spans(const struct seqpar *sp, int rank, struct seq_span ret[SEQ_SPANS])
 {
-	int at = 0;
+	int at = 0, U = sp->heads.n;
+	const struct seq_part *p = &sp->part[rank / (U * sp->ring.n)];
 	for (int s = 0; s < sp->n_spans; s++) {
-		int first = block_first(sp, rank / sp->heads.n, s) + rank % sp->heads.n * sp->chunk, own = clamp(sp->n - first, sp->chunk);
-		ret[s] = (struct seq_span){.first = first, .own = own, .at = at, .rows = own ? clamp(sp->n - first, sp->chunk + sp->n_steps - 1) : 0};
+		int first = block_first(sp, p, rank / U % sp->ring.n, s) + rank % U * p->chunk, own = clamp(p->n - first, p->chunk);
+		ret[s] = (struct seq_span){.first = p->first + first, .own = own, .at = at, .rows = own ? clamp(p->n - first, p->chunk + sp->n_steps - 1) : 0};
 		at += ret[s].rows;
 	}
 }
 
 void seqpar_blocks(const struct seqpar *sp, int rank, struct seq_span ret[SEQ_SPANS])
 {
-	int at = 0, r = rank / sp->heads.n;
+	int at = 0, r = rank / sp->heads.n % sp->ring.n;
+	const struct seq_part *p = &sp->part[rank / (sp->heads.n * sp->ring.n)];
 	for (int s = 0; s < sp->n_spans; s++) {
-		int rows = block_rows(sp, r, s, 0);
-		ret[s] = (struct seq_span){.first = block_first(sp, r, s), .own = rows, .at = at, .rows = rows};
+		int rows = block_rows(sp, p, r, s, 0);
+		ret[s] = (struct seq_span){.first = p->first + block_first(sp, p, r, s), .own = rows, .at = at, .rows = rows};
 		at += rows;
 	}
 }
 
-int seqpar_plan(struct seqpar *sp, int n, int n_steps)
+/* Parts when none may have more than `most` rows; NULL: only how many they would be. */
+static int cut_by(const uint32_t *seg, int n, int most, struct seq_part *ret)
 {
-	int U = sp->heads.n, R = sp->ring.n;
+	int parts = 0, first = 0; /* of the part that is being filled */
+	for (int run = 0, end; run < n; run = end) {
+		for (end = run + 1; seg && end < n && seg[end] == seg[run]; end++)
+			;
+		end = seg ? end : n;
+		if (end - first > most && run > first) {
+			first = run;
+			parts++;
+		}
+		if (ret)
+			ret[parts].first = first, ret[parts].n = end - first;
+	}
+	return parts + 1;
+}
+
+static int longest_run(const uint32_t *seg, int n)
+{
+	int most = 1;
+	for (int i = 0, first = 0; seg && i < n; i++) {
+		first = i && seg[i] != seg[i - 1] ? i : first;
+		most = i + 1 - first > most ? i + 1 - first : most;
+	}
+	return seg ? most : n;
+}
+
+void seqpar_cut(const uint32_t *seg, int n, int n_parts, struct seq_part *ret)
+{
+	int low = longest_run(seg, n), high = n; /* the least that is enough is in [low, high] */
+	while (low < high) {
+		int most = low + (high - low) / 2;
+		if (cut_by(seg, n, most, NULL) <= n_parts)
+			high = most;
+		else
+			low = most + 1;
+	}
+	for (int i = 0; i < n_parts; i++)
+		ret[i].first = n, ret[i].n = 0;
+	(void)cut_by(seg, n, low, ret);
+}
+
+int seqpar_plan(struct seqpar *sp, const struct seq_part *part, int n_steps)
+{
+	int U = sp->heads.n, R = sp->ring.n, n = part[sp->n_groups - 1].first + part[sp->n_groups - 1].n;
 	if (n < 1 || n_steps < 1)
 		return -EINVAL;
 	sp->n = n;
 	sp->n_steps = n_steps < n ? n_steps : n;
 	sp->n_spans = R > 1 ? 2 : 1;
-	int parts = sp->n_spans * R * U;
-	sp->chunk = (n + parts - 1) / parts;
+	int blocks = sp->n_spans * R * U;
+	for (int i = 0; i < sp->n_groups; i++)
+		sp->part[i] = (struct seq_part){part[i].first, part[i].n, (part[i].n + blocks - 1) / blocks};
 	sp->n_local = 0;
 	seqpar_spans(sp, sp->c->rank, sp->span);
 	for (int s = 0; s < sp->n_spans; s++)

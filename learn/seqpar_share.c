@@ -10,7 +10,7 @@
 #include "learn/ttt.h"
 
 struct head { /* what the others must know first */
-	int n, K, feature;
+	int K, feature;
 	bool seg, sparse, weight, mass, states;
 	double loss_max;
 };
@@ -167,7 +167,9 @@ static int share_arrays(struct seqpar *sp, const struct train_batch *whole, cons
 		TRY(whole ? send_states(sp, whole->states, (size_t)h->feature / 3) : receive_states(sp, (size_t)h->feature / 3));
 	if (h->seg) {
 		SHARE(seg, sizeof(uint32_t));
-		TRY(deal(sp, seqpar_blocks, whole ? whole->seg : NULL, sp->att_seg, sizeof(uint32_t))); /* of the rows my group attends with */
+		TRY(deal(sp, seqpar_blocks, whole ? whole->seg : NULL, sp->att_seg, sizeof(uint32_t))); /* of the rows my team attends with */
+		for (int i = 0; i < sp->att_rows; i++)
+			sp->att_seg[i] -= (uint32_t)sp->part[sp->group].first;
 	}
 	return 0;
 }
@@ -175,17 +177,21 @@ static int share_arrays(struct seqpar *sp, const struct train_batch *whole, cons
 int seqpar_share(struct seqpar *sp, const struct train_batch *whole, int feature, int steps, struct train_batch *ret)
 {
 	struct head h = {0};
+	struct seq_part part[COMM_MAX_RANKS] = {{0}};
 	if (seqpar_alone(sp)) {
-		TRY(seqpar_plan(sp, whole->n, steps));
+		TRY(seqpar_plan(sp, &(struct seq_part){.n = whole->n}, steps));
 		sp->seg = whole->seg;
 		*ret = *whole;
 		return 0;
 	}
 	if (whole)
-		h = (struct head){.n = whole->n, .K = whole->teacher.K, .feature = feature, .seg = whole->seg, .sparse = whole->teacher.ids, .weight = whole->weight, .mass = whole->teacher.mass, .states = whole->states,
+		seqpar_cut(whole->seg, whole->n, sp->n_groups, part);
+	TRY(comm_broadcast(sp->c, part, (size_t)sp->n_groups * sizeof *part));
+	if (whole)
+		h = (struct head){.K = whole->teacher.K, .feature = feature, .seg = whole->seg, .sparse = whole->teacher.ids, .weight = whole->weight, .mass = whole->teacher.mass, .states = whole->states,
 				  .loss_max = whole->loss_max};
 	TRY(comm_broadcast(sp->c, &h, sizeof h));
-	TRY(seqpar_plan(sp, h.n, steps));
+	TRY(seqpar_plan(sp, part, steps));
 	TRY(reserve(sp, &h));
 	sp->has_seg = h.seg;
 	clear_dead(sp, &h);

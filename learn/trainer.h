@@ -32,9 +32,10 @@ struct train_options {
 	int muon_iters;     /* Newton-Schulz rounds a step: 5, or 3 for less work */
 	int64_t warmup_steps, total_steps; /* total 0 = constant after warm-up */
 	real first;         /* a draft from nothing begins at so many times the rates, falling to them (learn/schedule.h); 0 or 1 = at them */
-	struct comm *ranks; /* that share each sequence (learn/crew.h); this is rank 0, or told by it. NULL: this process alone */
+	struct comm *ranks; /* that share each step (learn/crew.h); this is rank 0, or told by it. NULL: this process alone */
 	const struct weight *head; /* ranks but 0: the target's head, as in struct teacher_states, which they make their own teachers with */
-	int ulysses;        /* of the ranks, so many swap rows for heads; the rest is ring (learn/seqpar.h). 0 = 1 */
+	int data;           /* they are so many groups, each with runs of its own of the step's (learn/seqpar.h). 0 = 1 */
+	int ulysses;        /* of the ranks of a group, so many swap rows for heads; the rest is ring. 0 = 1 */
 };
 
 /* Teachers given as final states (after the final norm) and a head: Q = softmax(head z) over the draft vocabulary, made

@@ -130,8 +130,8 @@ static inline int ttt_width_qkv(const struct ttt *t)
 int MUSTCHECK ttt_new(struct dev *d, const struct eagle3_config *c, const int64_t *d2t, const uint16_t *embedding, enum ttt_mode mode,
 		      struct ttt **ret, struct errtext *e);
 struct ttt *ttt_free(struct ttt *t);
-/* Share sequences with the ranks of c, U of them by Ulysses; before the first batch. */
-int MUSTCHECK ttt_set_ranks(struct ttt *t, struct comm *c, int ulysses, struct errtext *e);
+/* Share batches with the ranks of c, in `data` groups, of each U by Ulysses; before the first batch. */
+int MUSTCHECK ttt_set_ranks(struct ttt *t, struct comm *c, int data, int ulysses, struct errtext *e);
 /* Room for n rows (and the plan's rows of attention) and n_steps steps; keeps what is there when it is enough. */
 int MUSTCHECK ttt_reserve(struct ttt *t, int n, int n_steps);
 int MUSTCHECK ttt_zero(const struct ttt *t, real *p, size_t n);

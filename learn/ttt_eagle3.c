@@ -71,7 +71,7 @@ static int trainer_new(struct dev *d, const struct eagle3_config *c, const struc
 	t->opt = *o;
 	int r = ttt_new(d, c, d2t, embedding_bf16, TTT_TRAIN, &t->ttt, e);
 	if (r >= 0 && o->ranks)
-		r = ttt_set_ranks(t->ttt, o->ranks, o->ulysses, e);
+		r = ttt_set_ranks(t->ttt, o->ranks, o->data, o->ulysses, e);
 	if (r >= 0 && o->ranks)
 		t->ttt->sp->head = o->head;
 	if (r >= 0 && (r = optimizer_new(d, &t->ttt->lay, o, &t->optimizer)) < 0)
@@ -155,7 +155,7 @@ static int compute(struct trainer *t, const struct train_batch *b, struct train_
 	struct train_batch mine;
 	double sum;
 	TRY(seqpar_share(ttt->sp, b, 3 * ttt->c.H_t, t->opt.ttt_steps, &mine));
-	TRY(ttt_begin(ttt, mine.n, t->opt.ttt_steps, mine.ids, mine.features));
+	TRY(ttt_begin(ttt, mine.n, ttt->sp->n_steps, mine.ids, mine.features));
 	TRY(ttt_forward(ttt, mine.pos, mine.seg));
 	TRY(ttt_backward(ttt, t->opt.decay, t->opt.loss, &mine, &res));
 	TRY(comm_sum(ttt->sp->c, ttt->d, ttt->dw, ttt->lay.total));

@@ -36,7 +36,7 @@ int ttt_begin(struct ttt *t, int n, int n_steps, const uint32_t *ids, const real
 	const struct ops *o = t->d->ops;
 	int H = t->c.H, F = 3 * t->c.H_t, QKV = ttt_width_qkv(t);
 	if (t->sp && seqpar_alone(t->sp))
-		TRY(seqpar_plan(t->sp, n, n_steps));
+		TRY(seqpar_plan(t->sp, &(struct seq_part){.n = n}, n_steps));
 	TRY(ttt_reserve(t, n, n_steps));
 	t->n = n;
 	t->n_steps = n_steps < n ? n_steps : n;

@@ -65,7 +65,7 @@ int ttt_new(struct dev *d, const struct eagle3_config *c, const int64_t *d2t, co
 	}
 	memcpy(t->d2t, d2t, (size_t)c->V_d * sizeof *t->d2t);
 	rope_table(&c->rope, c->hd, t->inv_freq, &t->mscale);
-	if (mode == TTT_TRAIN && (r = ttt_set_ranks(t, NULL, 1, e)) < 0) {
+	if (mode == TTT_TRAIN && (r = ttt_set_ranks(t, NULL, 1, 1, e)) < 0) {
 		ttt_free(t);
 		return r;
 	}
@@ -73,10 +73,10 @@ int ttt_new(struct dev *d, const struct eagle3_config *c, const int64_t *d2t, co
 	return 0;
 }
 
-int ttt_set_ranks(struct ttt *t, struct comm *c, int ulysses, struct errtext *e)
+int ttt_set_ranks(struct ttt *t, struct comm *c, int data, int ulysses, struct errtext *e)
 {
 	struct seqpar *sp = NULL;
-	TRY(seqpar_new(t->d, c, ulysses, &t->c, &sp, e));
+	TRY(seqpar_new(t->d, c, data, ulysses, &t->c, &sp, e));
 	seqpar_free(t->sp);
 	t->sp = sp;
 	return 0;

@@ -1,10 +1,10 @@
-/* One training step of one long synthetic sequence, alone, under mpirun, or as ranks with a GPU each: time, memory of every rank, loss.
+/* One training step of a long synthetic sequence, or of several, alone, under mpirun, or as ranks with a GPU each: time, memory of every rank, loss.
  *
- *   bench_ranks [n=4096] [wide=64] [heads=2] [steps=7] [ulysses=1] [reps=1] [runs=1] [gpu=0] [ranks=1 rank=0 meet=PLACE]
+ *   bench_ranks [n=4096] [wide=64] [heads=2] [steps=7] [data=1] [ulysses=1] [reps=1] [runs=1] [gpu=0] [ranks=1 rank=0 meet=PLACE]
  *   mpirun --oversubscribe -np 4 build/release/bench/bench_ranks n=131072 ulysses=2
  *   for r in 0 1; do build/release/bench/bench_ranks n=131072 ranks=2 rank=$r meet=$PWD/meet & done; wait
  *
- * runs: the sequence is so many runs packed, which see only themselves: as much memory for less attention.
+ * runs: the rows are so many runs packed, which see only themselves: as much memory for less attention; data groups of ranks share them.
  * Rank 0 makes the sequence whole and deals it out; its own peak therefore holds the inputs of all (a few hundred
  * bytes a row). Prints a line of JSON; the same n gives the same loss on any grid, to rounding.
  */
@@ -20,7 +20,7 @@
 enum { V = 1024, V_D = 512, K = 8 };
 
 struct want {
-	int n, wide, heads, steps, ulysses, reps, runs, gpu, ranks, rank;
+	int n, wide, heads, steps, data, ulysses, reps, runs, gpu, ranks, rank;
 	char meet[200];
 };
 
@@ -81,7 +81,7 @@ static double peak_mib(void)
 static int lead(const struct want *w, struct comm *c, struct dev *d, const struct eagle3_config *cfg, const uint16_t *embedding, double *ret_took, struct train_result *ret)
 {
 	const struct train_options o = {.ttt_steps = w->steps, .decay = (real)0.8, .optimizer = OPT_ADAMW, .lr = (real)1e-3, .beta1 = (real)0.9, .beta2 = (real)0.999,
-					.eps = (real)1e-8, .clip = (real)0.5, .ranks = c, .ulysses = w->ulysses};
+					.eps = (real)1e-8, .clip = (real)0.5, .ranks = c, .data = w->data, .ulysses = w->ulysses};
 	struct trainer *t = NULL;
 	struct train_batch b;
 	struct errtext e = {""};
@@ -104,15 +104,15 @@ static int lead(const struct want *w, struct comm *c, struct dev *d, const struc
 
 int main(int argc, char **argv)
 {
-	struct want w = {4096, 64, 2, 7, 1, 1, 1, 0, 1, 0, ""};
+	struct want w = {4096, 64, 2, 7, 1, 1, 1, 1, 0, 1, 0, ""};
 	struct errtext e = {""};
 	struct comm *c = NULL;
 	struct dev *d = NULL;
 	for (int i = 1; i < argc; i++)
 		if (sscanf(argv[i], "n=%d", &w.n) + sscanf(argv[i], "wide=%d", &w.wide) + sscanf(argv[i], "heads=%d", &w.heads) + sscanf(argv[i], "steps=%d", &w.steps) +
-			    sscanf(argv[i], "ulysses=%d", &w.ulysses) + sscanf(argv[i], "reps=%d", &w.reps) + sscanf(argv[i], "runs=%d", &w.runs) +
+			    sscanf(argv[i], "data=%d", &w.data) + sscanf(argv[i], "ulysses=%d", &w.ulysses) + sscanf(argv[i], "reps=%d", &w.reps) + sscanf(argv[i], "runs=%d", &w.runs) +
 			    sscanf(argv[i], "gpu=%d", &w.gpu) + sscanf(argv[i], "ranks=%d", &w.ranks) + sscanf(argv[i], "rank=%d", &w.rank) + sscanf(argv[i], "meet=%199s", w.meet) < 1) {
-			fprintf(stderr, "bench_ranks: %s is none of n= wide= heads= steps= ulysses= reps= runs= gpu= ranks= rank= meet=\n", argv[i]);
+			fprintf(stderr, "bench_ranks: %s is none of n= wide= heads= steps= data= ulysses= reps= runs= gpu= ranks= rank= meet=\n", argv[i]);
 			return 2;
 		}
 	const struct crew_conf ranks = {.count = w.ranks, .rank = w.rank, .meet = w.meet, .secret_file = (char[]){""}, .timeout_s = 120};
@@ -144,9 +144,9 @@ int main(int argc, char **argv)
 		most = i && all[i] > most ? all[i] : most; /* of the followers: rank 0 has the whole batch too */
 	}
 	if (c->rank == 0)
-		printf("{\"figure\":\"ranks_step_%d\",\"value\":%.4g,\"unit\":\"s\",\"ranks\":%d,\"ulysses\":%d,\"wide\":%d,\"steps\":%d,\"runs\":%d,\"peak_all_mib\":%.0f,\"peak_leader_mib\":%.0f,"
+		printf("{\"figure\":\"ranks_step_%d\",\"value\":%.4g,\"unit\":\"s\",\"ranks\":%d,\"data\":%d,\"ulysses\":%d,\"wide\":%d,\"steps\":%d,\"runs\":%d,\"peak_all_mib\":%.0f,\"peak_leader_mib\":%.0f,"
 		       "\"peak_follower_mib\":%.0f,\"loss\":%.9g,\"grad_norm\":%.9g,\"commit\":\"%s\"}\n",
-		       w.n, took, c->size, w.ulysses, w.wide, w.steps, w.runs, sum, all[0], most, res.loss, res.grad_norm, REDRAFT_COMMIT);
+		       w.n, took, c->size, w.data, w.ulysses, w.wide, w.steps, w.runs, sum, all[0], most, res.loss, res.grad_norm, REDRAFT_COMMIT);
 	dev_free(d);
 	comm_free(c);
 	return 0;

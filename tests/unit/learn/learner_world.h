@@ -9,7 +9,7 @@ struct world {
 	struct frozen fz;
 	struct tw_source src;
 	bool muon; /* and averaged weights, and several runs a step */
-	int ranks; /* that share each sequence; 0: one process as ever */
+	int ranks, groups; /* that share each step, as so many groups (0 = 1); 0: one process as ever */
 };
 
 static inline void world_init(struct world *w, int requests)

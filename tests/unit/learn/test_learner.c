@@ -86,7 +86,8 @@ static void others_start(struct others *x, const struct world *w, struct learner
 		assert_int_equal(pthread_create(&x->thread[i], NULL, other_main, one), 0);
 	}
 	o->train.ranks = x->c[0];
-	o->train.ulysses = w->ranks % 2 ? 1 : 2;
+	o->train.data = w->groups ? w->groups : 1;
+	o->train.ulysses = w->ranks / o->train.data % 2 ? 1 : 2;
 }
 
 static void others_end(struct others *x)
@@ -233,7 +234,7 @@ static int kills_wanted(void)
 }
 
 /* Killed some thirty times: between passes, and inside writes. */
-static void killed(bool muon, bool disk, int ranks)
+static void killed(bool muon, bool disk, int ranks, int groups)
 {
 	static const char *const points[] = {"journal-written", "journal-synced", "step-done", "checkpoint-before", "fs-created", "fs-half",
 					     "fs-written", "fs-synced", "fs-renamed", "checkpoint-after", "publish-weights", "publish-submit"};
@@ -246,6 +247,7 @@ static void killed(bool muon, bool disk, int ranks)
 	world_init(&w, wanted > 30 ? 5 * wanted / 2 : wanted);
 	w.muon = muon;
 	w.ranks = ranks;
+	w.groups = groups;
 	(void)snprintf(state, sizeof state, "%s/killed", w.dir);
 	while (rc) {
 		assert_true(lives < 8 * wanted);
@@ -331,27 +333,28 @@ static void test_killed_by_clock(void **unused)
 static void test_killed(void **unused)
 {
 	(void)unused;
-	killed(false, false, 0);
+	killed(false, false, 0, 0);
 }
 
 static void test_killed_muon(void **unused)
 {
 	(void)unused;
-	killed(true, false, 0);
+	killed(true, false, 0, 0);
 }
 
 static void test_disk_full(void **unused)
 {
 	(void)unused;
-	killed(false, true, 0);
+	killed(false, true, 0, 0);
 }
 
 /* A group is as exact as one process: rank 0's journal and checkpoint are the group's. */
 static void test_killed_ranks(void **unused)
 {
 	(void)unused;
-	killed(false, false, 2);
-	killed(true, false, 3);
+	killed(false, false, 2, 1);
+	killed(true, false, 3, 1);
+	killed(true, false, 2, 2);
 }
 
 /* The pool's tail is a shortcut, not a need: without it the records come from the log again. */

@@ -1,11 +1,11 @@
-/* A step of several runs: no run twice, none longer than fits, new ones mixed with old; one that cannot be read is left out
+/* A step of several runs: no run twice, none longer than fits, new ones mixed with old, for several groups of ranks so many times as much; one that cannot be read is left out
  * of its step and spoils no other; a step that is far off is taken apart, and each window judged alone. That such a learner
  * resumes bit for bit is in test_learner (its Muon worlds pack), that a packed gradient is its runs' in test_ttt. */
 #include "tests/unit/learn/learner_world.h"
 
 struct packed { struct world w; char state[300]; struct dev *d; struct learner *l; };
 
-static void open_packed(struct packed *p, int pack_rows)
+static void open_groups(struct packed *p, int pack_rows, int groups)
 {
 	struct errtext e = {""};
 	bool done;
@@ -16,6 +16,7 @@ static void open_packed(struct packed *p, int pack_rows)
 	o.pool_bytes = 100 << 20;
 	o.max_rows = 96;
 	o.pack_rows = pack_rows;
+	o.train.data = groups;
 	o.max_epochs = 1;
 	o.queue_max = 200;
 	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &p->d), 0);
@@ -24,6 +25,11 @@ static void open_packed(struct packed *p, int pack_rows)
 		assert_int_equal(learner_consume(p->l, 64, &n, &e), 0);
 	assert_int_equal(learner_begin(p->l, NULL, &done, &e), 0);
 	assert_true(done);
+}
+
+static void open_packed(struct packed *p, int pack_rows)
+{
+	open_groups(p, pack_rows, 0);
 }
 
 static void close_packed(struct packed *p)
@@ -47,7 +53,8 @@ static int all_steps(struct learner *l, int *ret_steps)
 	struct errtext e = {""};
 	int most = 0, steps = 0;
 	while (learner_can_step(l)) {
-		int before = trained(l), rows = 0, most_rows = l->o.pack_rows < l->o.max_rows ? l->o.pack_rows : l->o.max_rows;
+		int before = trained(l), rows = 0, groups = l->o.train.data > 1 ? l->o.train.data : 1;
+		int most_rows = groups * (l->o.pack_rows > 0 ? l->o.pack_rows : l->o.max_rows);
 		uint8_t had[512];
 		assert_true(l->runs.n < 512);
 		for (int i = 0; i < l->runs.n; i++)
@@ -85,6 +92,55 @@ static void test_several(void **unused)
 	assert_true(most > 1 && together < alone);
 	assert_true(rows > 0 && p.l->n.trained_tokens == rows); /* none is lost to its neighbours */
 	assert_int_equal(p.l->n.steps_bad, 0);
+	close_packed(&p);
+}
+
+/* Two groups of ranks: half as many steps, each of what two would have taken, nothing left out. (The groups themselves: test_seqpar.) */
+static void test_groups(void **unused)
+{
+	struct packed p;
+	int alone, both;
+	(void)unused;
+	for (int pack = 0; pack <= 96; pack += 96) {
+		open_packed(&p, pack);
+		(void)all_steps(p.l, &alone);
+		int runs = trained(p.l);
+		int64_t rows = p.l->n.trained_tokens;
+		close_packed(&p);
+		open_groups(&p, pack, 2);
+		int most = all_steps(p.l, &both);
+		print_message("room for %d: %d steps, for two groups %d\n", pack, alone, both);
+		assert_true(most >= 2 && 2 * both >= alone && 3 * both < 2 * alone);
+		assert_int_equal(trained(p.l), runs);
+		assert_true(rows > 0 && p.l->n.trained_tokens == rows);
+		assert_int_equal(p.l->n.steps_bad, 0);
+		close_packed(&p);
+	}
+}
+
+/* A long run is several windows, which groups take side by side. */
+static void test_long_run(void **unused)
+{
+	struct step_room room = {.groups = 3, .rows = 10};
+	(void)unused;
+	assert_true(step_takes(&room, 20) && step_takes(&room, 6) && step_takes(&room, 4) && step_takes(&room, 5) && step_takes(&room, 5));
+	assert_false(step_takes(&room, 1));
+	room = (struct step_room){0};
+	assert_true(step_takes(&room, 7));
+	assert_false(step_takes(&room, 1));
+
+	struct packed p;
+	int alone, three;
+	open_groups(&p, 0, 1);
+	p.l->o.max_rows = 16;
+	(void)all_steps(p.l, &alone);
+	int runs = trained(p.l);
+	close_packed(&p);
+	open_groups(&p, 0, 3);
+	p.l->o.max_rows = 16;
+	(void)all_steps(p.l, &three);
+	print_message("%d windows of %d runs in %d steps\n", alone, runs, three);
+	assert_true(alone > runs + 5 && trained(p.l) == runs && three == (alone + 2) / 3);
 	close_packed(&p);
 }
 
@@ -150,6 +206,6 @@ static void test_far_off(void **unused)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_several), cmocka_unit_test(test_unreadable), cmocka_unit_test(test_far_off)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_several), cmocka_unit_test(test_groups), cmocka_unit_test(test_long_run), cmocka_unit_test(test_unreadable), cmocka_unit_test(test_far_off)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

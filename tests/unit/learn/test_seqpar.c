@@ -1,7 +1,8 @@
-/* A sequence shared by ranks is trained as one rank trains it: loss, every step's loss, accuracy and alpha, each tensor's
- * gradient and the weights after several steps agree within rounding, for every grid U x R with U*R <= 8, lengths that
- * nothing divides, sequences shorter than the ranks are many, packed runs, dense and top-K teachers, weights and each kind
- * of loss. (In the double build to 1e-10, which leaves no room for a row that is missing.) Two runs of a group are the
+/* A step shared by ranks is trained as one rank trains it: loss, every step's loss, accuracy and alpha, each tensor's
+ * gradient and the weights after several steps agree within rounding, for every grid D x U x R with D*U*R <= 8, lengths that
+ * nothing divides, sequences shorter than the ranks are many, packed runs, fewer of them than groups too, dense and top-K teachers, weights and each kind
+ * of loss. (In the double build the loss to 1e-12 and gradients to 1e-10, which leaves no room for a row that is missing.) Runs are dealt to groups
+ * as evenly as their order allows. Two runs of a group are the
  * same bits. A grid that does not fit says why; a rank that fails ends the group; a group goes on from a saved state.
  * Ranks are threads here, so that sanitizers see all of it; test_ranks.c has them as processes. test_nccl does the same over comm_nccl, each rank on
  * an emulated GPU of its own, with fewer grids and rows, as a step there takes much longer.
@@ -37,6 +38,20 @@ static double uniform(void)
 	return (double)(state_ >> 11) * 0x1p-53;
 }
 
+static int n_runs = 3; /* that a packed sequence has, each longer than the one before (some may be empty) */
+static int n_groups = 1; /* D */
+
+/* First row of the run of row t of n. */
+static uint32_t run_of(size_t t, size_t n)
+{
+	uint32_t first = 0;
+	for (size_t j = 1, runs = (size_t)n_runs; j < runs; j++) {
+		size_t at = n * j * (j + 1) / (runs * (runs + 1));
+		first = at <= t ? (uint32_t)at : first;
+	}
+	return first;
+}
+
 static void *array(size_t n, size_t size)
 {
 	void *p = calloc(n + 1, size);
@@ -64,7 +79,7 @@ static void sequence_new(struct sequence *s, int n, int nh, int nkv, bool packed
 		s->z[i] = (real)(2 * uniform() - 1);
 	s->mask = array(N, 1), s->in_vocab = array(N, 1);
 	for (size_t t = 0; t < N; t++) {
-		uint32_t first = packed ? t < N / 5 ? 0 : t < N / 2 ? (uint32_t)(N / 5) : (uint32_t)(N / 2) : 0;
+		uint32_t first = packed ? run_of(t, N) : 0;
 		s->seg[t] = first;
 		s->pos[t] = (uint32_t)t - first + 3;
 		s->ids[t] = (uint32_t)(uniform() * 50);
@@ -143,6 +158,7 @@ static void school(const struct sequence *s, struct train_options opt, struct co
 	struct errtext e = {""};
 	opt.ranks = c;
 	opt.ulysses = U;
+	opt.data = c ? n_groups : 1;
 	int r = d ? 0 : -ENODEV;
 	if (!r && c)
 		r = comm_device(c, d, &e);
@@ -203,7 +219,7 @@ static void group(const struct sequence *s, struct train_options opt, int U, int
 	struct comm *c[8];
 	struct follower m[8];
 	pthread_t t[8];
-	int n = U * R;
+	int n = n_groups * U * R;
 	ranks_new(by, n, c);
 	for (int i = 1; i < n; i++) {
 		c[i]->timeout_s = 60;
@@ -249,7 +265,7 @@ static void check(int n, int nh, int nkv, int U, int R, bool packed, int K, enum
 	char what[96];
 	struct sequence s;
 	struct outcome one = {0}, many = {0};
-	(void)snprintf(what, sizeof what, "%d rows, %d/%d heads, %d x %d%s, loss %d", n, nh, nkv, U, R, packed ? ", packed" : "", (int)loss);
+	(void)snprintf(what, sizeof what, "%d rows, %d/%d heads, %d x %d x %d, %d runs, loss %d", n, nh, nkv, n_groups, U, R, packed ? n_runs : 1, (int)loss);
 	sequence_new(&s, n, nh, nkv, packed, K);
 	if (weights) {
 		s.b.weight = s.weight;
@@ -263,10 +279,11 @@ static void check(int n, int nh, int nkv, int U, int R, bool packed, int K, enum
 	sequence_done(&s);
 }
 
+static const int heads[9][2] = {{0}, {8, 4}, {8, 4}, {6, 3}, {8, 2}, {5, 5}, {6, 3}, {7, 7}, {8, 4}}; /* by U; 4, 6, 8: kv heads held twice */
+
 static void test_every_grid(void **state)
 {
 	(void)state;
-	static const int heads[9][2] = {{0}, {8, 4}, {8, 4}, {6, 3}, {8, 2}, {5, 5}, {6, 3}, {7, 7}, {8, 4}}; /* U 4, 6, 8: kv heads held twice */
 	for (int U = 1; U <= 8; U++)
 		for (int R = 1; U * R <= 8; R++) {
 			if (U * R == 1)
@@ -279,7 +296,7 @@ static void test_every_grid(void **state)
 static void test_lengths(void **state)
 {
 	(void)state;
-	static const int lengths[] = {1, 2, 3, 5, 8, 9, 17, 31, 64, 129};
+	static const int lengths[] = {1, 2, 3, 4, 5, 8, 9, 17, 31, 64, 129};
 	static const int grids[][2] = {{1, 2}, {2, 2}, {1, 5}, {2, 3}, {4, 2}};
 	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
 		for (size_t g = 0; g < sizeof grids / sizeof *grids; g++)
@@ -291,6 +308,92 @@ static void test_losses(void **state)
 	(void)state;
 	for (int loss = 0; loss < N_LOSS; loss++)
 		check(45, 8, 4, 2, 2, true, 8, (enum loss_kind)loss, true);
+}
+
+/* ---- groups of ranks, each with runs of its own ---- */
+
+static void test_groups(void **state)
+{
+	(void)state;
+	for (n_groups = 2; n_groups <= 8; n_groups++)
+		for (int U = 1; n_groups * U <= 8; U++)
+			for (int R = 1; n_groups * U * R <= 8; R++) {
+				n_runs = n_groups + R; /* as many as groups, and some more */
+				check(101, heads[U][0], heads[U][1], U, R, true, 0, LOSS_KL, false);
+				n_runs = 3; /* and some groups have none */
+				check(67, heads[U][0], heads[U][1], U, R, true, 6, LOSS_KL, true);
+			}
+	n_groups = 1;
+}
+
+static void test_groups_of_few_rows(void **state)
+{
+	(void)state;
+	static const int lengths[] = {1, 2, 3, 4, 5, 9, 31}, grids[][3] = {{2, 1, 1}, {2, 1, 2}, {2, 2, 2}, {3, 2, 1}, {4, 1, 2}, {8, 1, 1}};
+	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+		for (size_t g = 0; g < sizeof grids / sizeof *grids; g++)
+			for (n_runs = 1, n_groups = grids[g][0]; n_runs < 5; n_runs += 2)
+				check(lengths[i], 8, 4, grids[g][1], grids[g][2], n_runs > 1, 0, LOSS_KL, false);
+	n_runs = 3;
+	n_groups = 1;
+}
+
+static void test_groups_losses(void **state)
+{
+	(void)state;
+	n_groups = 2;
+	for (int loss = 0; loss < N_LOSS; loss++)
+		check(45, 8, 4, 2, 1, true, 8, (enum loss_kind)loss, true);
+	with_states = true;
+	check(45, 8, 4, 1, 2, true, 8, LOSS_KL, true);
+	n_groups = 4; /* more than runs */
+	check(46, 8, 4, 1, 1, true, 0, LOSS_LK_LAMBDA, false);
+	with_states = false;
+	n_groups = 1;
+}
+
+/* The longest part of any way to cut the runs from the i-th on into so many parts. */
+static int shortest(const int *run, int i, int runs, int parts)
+{
+	int best = INT32_MAX, sum = 0;
+	if (i == runs)
+		return 0;
+	if (!parts)
+		return best;
+	for (int end = i + 1; end <= runs; end++) {
+		sum += run[end - 1];
+		int rest = shortest(run, end, runs, parts - 1), most = sum > rest ? sum : rest;
+		best = most < best ? most : best;
+	}
+	return best;
+}
+
+static void test_cut(void **state)
+{
+	(void)state;
+	state_ = 11;
+	for (int i = 0; i < 2000; i++) {
+		int run[7], runs = 1 + (int)(uniform() * 7), parts = 1 + (int)(uniform() * 8), n = 0, at = 0, most = 0;
+		uint32_t seg[7 * 9];
+		struct seq_part part[8];
+		for (int k = 0; k < runs; k++) {
+			run[k] = 1 + (int)(uniform() * 9);
+			for (int t = 0; t < run[k]; t++)
+				seg[n + t] = (uint32_t)n;
+			n += run[k];
+		}
+		seqpar_cut(seg, n, parts, part);
+		for (int p = 0; p < parts; p++) {
+			assert_int_equal(part[p].first, at);
+			assert_true(part[p].n >= 0 && (at == n || seg[at] == (uint32_t)at)); /* whole runs */
+			at += part[p].n;
+			most = part[p].n > most ? part[p].n : most;
+		}
+		assert_int_equal(at, n);
+		assert_int_equal(most, shortest(run, 0, runs, parts));
+		seqpar_cut(NULL, n, parts, part); /* one run */
+		assert_true(part[0].first == 0 && part[0].n == n && (parts == 1 || part[parts - 1].n == 0));
+	}
 }
 
 /* Teachers that come as final states are made by each rank for its own rows. */
@@ -328,6 +431,14 @@ static void test_exact(void **state)
 	outcome_done(&a);
 	outcome_done(&b);
 	outcome_done(&c);
+	n_groups = 2; /* two groups, the same */
+	group(&s, o, 2, 2, NULL, &a);
+	group(&s, o, 2, 2, NULL, &b);
+	assert_memory_equal(a.weights, b.weights, a.n * sizeof(real));
+	assert_memory_equal(a.state, b.state, 2 * a.n * sizeof(real));
+	n_groups = 1;
+	outcome_done(&a);
+	outcome_done(&b);
 	sequence_done(&s);
 }
 
@@ -336,9 +447,11 @@ static void test_nccl(void **state)
 	static const struct {
 		int n, nh, nkv, U, R, K;
 		bool packed, weights, states;
+		int groups;
 	} cases[] = {
-		{33, 4, 2, 1, 2, 0, true, false, false}, {21, 4, 2, 2, 1, 6, false, true, false}, {29, 4, 2, 2, 2, 0, true, false, true}, {19, 4, 1, 1, 3, 6, false, true, false},
-		{23, 4, 2, 4, 2, 0, true, false, false}, {27, 2, 2, 2, 4, 6, false, true, false}, {3, 4, 2, 2, 2, 0, false, false, false},
+		{33, 4, 2, 1, 2, 0, true, false, false, 1}, {21, 4, 2, 2, 1, 6, false, true, false, 1}, {29, 4, 2, 2, 2, 0, true, false, true, 1}, {19, 4, 1, 1, 3, 6, false, true, false, 1},
+		{23, 4, 2, 4, 2, 0, true, false, false, 1}, {27, 2, 2, 2, 4, 6, false, true, false, 1}, {3, 4, 2, 2, 2, 0, false, false, false, 1},
+		{31, 4, 2, 1, 1, 0, true, false, true, 2}, {26, 4, 2, 2, 1, 6, true, true, false, 3}, {25, 4, 2, 2, 2, 0, true, false, false, 2},
 	};
 	struct sequence s;
 	struct outcome a = {0}, b = {0};
@@ -348,9 +461,11 @@ static void test_nccl(void **state)
 	n_steps = 1;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		with_states = cases[i].states;
+		n_groups = cases[i].groups;
 		check(cases[i].n, cases[i].nh, cases[i].nkv, cases[i].U, cases[i].R, cases[i].packed, cases[i].K, i % 2 ? LOSS_KL : LOSS_LK_LAMBDA, cases[i].weights);
 	}
 	with_states = false;
+	n_groups = 1;
 	sequence_new(&s, 17, 4, 2, true, 0);
 	group(&s, options(LOSS_KL), 2, 2, NULL, &a);
 	group(&s, options(LOSS_KL), 2, 2, NULL, &b);
@@ -371,12 +486,16 @@ static void test_grids_that_do_not_fit(void **state)
 	struct dev *d = dev_or_null(1, ISA_PORTABLE);
 	sequence_new(&s, 8, 8, 4, false, 0);
 	assert_int_equal(comm_threads_new(6, c), 0);
-	assert_int_equal(seqpar_new(d, c[0], 4, &s.c, &sp, &e), -EINVAL);
+	assert_int_equal(seqpar_new(d, c[0], 1, 4, &s.c, &sp, &e), -EINVAL);
 	assert_string_equal(e.text, "ulysses is 4: it must divide the 6 ranks; ring is the rest");
-	assert_int_equal(seqpar_new(d, c[0], 3, &s.c, &sp, &e), -EINVAL);
+	assert_int_equal(seqpar_new(d, c[0], 1, 3, &s.c, &sp, &e), -EINVAL);
 	assert_non_null(strstr(e.text, "8 heads"));
+	assert_int_equal(seqpar_new(d, c[0], 4, 1, &s.c, &sp, &e), -EINVAL);
+	assert_string_equal(e.text, "data is 4: it must divide the 6 ranks");
+	assert_int_equal(seqpar_new(d, c[0], 3, 3, &s.c, &sp, &e), -EINVAL);
+	assert_string_equal(e.text, "ulysses is 3: it must divide the 2 ranks of a group; ring is the rest");
 	d->own_memory = true; /* what travels must lie in ordinary memory */
-	assert_int_equal(seqpar_new(d, c[0], 2, &s.c, &sp, &e), -ENOTSUP);
+	assert_int_equal(seqpar_new(d, c[0], 1, 2, &s.c, &sp, &e), -ENOTSUP);
 	assert_non_null(strstr(e.text, "device = cpu"));
 	d->own_memory = false;
 	assert_null(sp);
@@ -453,6 +572,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_grid), cmocka_unit_test(test_lengths), cmocka_unit_test(test_losses), cmocka_unit_test(test_states), cmocka_unit_test(test_exact),
+		cmocka_unit_test(test_groups), cmocka_unit_test(test_groups_of_few_rows), cmocka_unit_test(test_groups_losses), cmocka_unit_test(test_cut),
 		cmocka_unit_test(test_grids_that_do_not_fit), cmocka_unit_test(test_failures), cmocka_unit_test(test_nccl),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
