@@ -26,6 +26,15 @@ struct watch_domain {
 
 enum { WATCH_SAID = 16, WATCH_TEXT = 256 };
 
+struct watch_place { /* where we are in a partition */
+	int64_t next;  /* the record after the last one taken; -1: none was taken */
+	uint64_t sum;  /* of that last one */
+	int64_t mark;  /* the last one taken as of the last look back; -1 = none */
+	uint64_t mark_sum;
+	bool back;     /* a look back is under way: the first record that comes is compared */
+	int32_t leader; /* as last seen: -1 = none */
+};
+
 struct watch_kafka { /* how the reading goes */
 	atomic_bool up, refused;     /* the broker answers; it refuses our login */
 	int partitions;
@@ -57,11 +66,20 @@ struct watch {
 	bool gone_said;       /* that nobody answers, since somebody did last, or ever */
 	bool denied_said;     /* that we may not read the topic, since we last might */
 	bool was_absent;      /* the broker said there is no such topic: what comes is all new */
-	int32_t *leader;      /* owned; of each assigned partition, as last seen: -1 = none */
+	struct watch_place *place; /* owned; of each assigned partition */
+	uint64_t back_us;     /* when to look back next */
 	int wake[2];          /* a pipe: the library writes when something has come, watch_disconnect when it is over; -1 = none */
 };
 
+/* watch_place.c: is the log of each partition still the one that we read? */
+enum watch_seen { WATCH_NEW, WATCH_AGAIN, WATCH_ANEW };
+enum watch_seen watch_place_next(struct watch_place *p, int64_t offset, uint64_t sum); /* a record at the place: new; taken before; of another log */
+bool watch_place_take(struct watch *w, const rd_kafka_message_t *m); /* is this one to be counted? */
+void watch_look_back(struct watch *w);
+void watch_gap(struct watch *w, const rd_kafka_message_t *m); /* m: the place is outside the log */
+
 /* watch_kafka.c */
+void PRINTF(2, 3) watch_say(struct watch *w, const char *fmt, ...);
 int MUSTCHECK watch_connect(struct watch *w, struct errtext *e); /* and start reading; brokers, topic and conf are set */
 void watch_disconnect(struct watch *w);
 /* A client's settings, for watch_topics.c and watch_audit.c: brokers, watch.conf, the credential. NULL with e. */

@@ -1,6 +1,5 @@
 /* The thread that reads redraft.rounds. assign() at explicit places with auto.offset.reset=error, since that alone shows
- * that something was lost: what is behind our position may have passed retention, what is before it means a topic made anew. Each
- * such thing, a broker that comes or goes, a leader that moves and a login that is refused is one sentence with its consequence
+ * that something was lost (watch_place.c). Each such thing, a broker that comes or goes, a leader that moves and a login that is refused is one sentence with its consequence
  * (watch_said), said once until it changes.
  *
  * It waits at a pipe, not in the library, whose waits are by the wall clock: set back by an hour, they would last for one.
@@ -15,9 +14,10 @@
 #include "daemon/watch_inside.h"
 #include "schemas/round.h"
 
-enum { WATCH_POLL_MS = 200, WATCH_LOOK_MS = 1000, WATCH_QUERY_MS = 3000, LEADER_UNSEEN = -2 };
+enum { WATCH_POLL_MS = 200, WATCH_LOOK_MS = 1000, LEADER_UNSEEN = -2 };
+enum { WATCH_STOOD_US = 5 * 1000000 }; /* so long late: we were stopped */
 
-static void PRINTF(2, 3) say(struct watch *w, const char *fmt, ...)
+void watch_say(struct watch *w, const char *fmt, ...)
 {
 	struct watch_kafka *k = &w->kafka;
 	va_list ap;
@@ -40,8 +40,10 @@ static void trouble(struct watch *w, const char *text)
 
 static void answers(struct watch *w)
 {
-	if (!w->kafka.up)
-		say(w, "Kafka at %.80s answers: round records are read, accept length and drift are watched", w->brokers);
+	if (!w->kafka.up) {
+		w->back_us = 0; /* who knows whether it is still the same */
+		watch_say(w, "Kafka at %.80s answers: round records are read, accept length and drift are watched", w->brokers);
+	}
 	w->kafka.up = true;
 	w->kafka.refused = false;
 	w->gone_said = false;
@@ -51,7 +53,7 @@ static void answers(struct watch *w)
 static void gone(struct watch *w)
 {
 	if (!w->gone_said)
-		say(w, "Kafka at %.80s does not answer: accept length and drift stand still until it does; serving, rollout and rollback need it not", w->brokers);
+		watch_say(w, "Kafka at %.80s does not answer: accept length and drift stand still until it does; serving, rollout and rollback need it not", w->brokers);
 	w->gone_said = true;
 	w->kafka.up = false;
 }
@@ -68,7 +70,7 @@ static void on_error(rd_kafka_t *rk, int err, const char *reason, void *opaque)
 		break;
 	case RD_KAFKA_RESP_ERR__AUTHENTICATION:
 		if (!w->kafka.refused)
-			say(w, "Kafka at %.60s refuses our login (%.100s): nothing is watched; look at the credential kafka.conf", w->brokers, reason);
+			watch_say(w, "Kafka at %.60s refuses our login (%.100s): nothing is watched; look at the credential kafka.conf", w->brokers, reason);
 		w->kafka.refused = true;
 		w->kafka.up = false;
 		break;
@@ -93,12 +95,12 @@ static void watch_assign_all(struct watch *w, int n)
 					old->elems[i].offset >= 0 ? old->elems[i].offset : RD_KAFKA_OFFSET_END;
 		rd_kafka_topic_partition_list_destroy(old);
 	}
-	int32_t *leader = realloc(w->leader, (size_t)n * sizeof *leader);
-	if (leader)
-		w->leader = leader;
-	if (leader && rd_kafka_assign(w->rk, list) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+	struct watch_place *place = realloc(w->place, (size_t)n * sizeof *place);
+	if (place)
+		w->place = place;
+	if (place && rd_kafka_assign(w->rk, list) == RD_KAFKA_RESP_ERR_NO_ERROR) {
 		for (int i = w->n_partitions; i < n; i++)
-			leader[i] = LEADER_UNSEEN;
+			place[i] = (struct watch_place){.next = -1, .mark = -1, .leader = LEADER_UNSEEN};
 		w->n_partitions = n;
 	}
 	rd_kafka_topic_partition_list_destroy(list);
@@ -117,8 +119,8 @@ static void watch_leaders(struct watch *w, const rd_kafka_metadata_topic_t *t)
 
 		if (id < 0 || id >= w->n_partitions)
 			continue;
-		was = w->leader[id];
-		w->leader[id] = is;
+		was = w->place[id].leader;
+		w->place[id].leader = is;
 		if (was == LEADER_UNSEEN || is == was)
 			continue;
 		lost += is < 0;
@@ -126,9 +128,9 @@ static void watch_leaders(struct watch *w, const rd_kafka_metadata_topic_t *t)
 		to = is >= 0 ? is : to;
 	}
 	if (moved)
-		say(w, "%d partition%s of %.60s moved to another broker (%d): read on there, nothing is lost", moved, moved == 1 ? "" : "s", w->topic, to);
+		watch_say(w, "%d partition%s of %.60s moved to another broker (%d): read on there, nothing is lost", moved, moved == 1 ? "" : "s", w->topic, to);
 	if (lost)
-		say(w, "%d partition%s of %.60s without a leader: what is served waits there, and is not in accept length until there is one", lost,
+		watch_say(w, "%d partition%s of %.60s without a leader: what is served waits there, and is not in accept length until there is one", lost,
 		    lost == 1 ? "" : "s", w->topic);
 }
 
@@ -153,7 +155,7 @@ static const struct rd_kafka_metadata *watch_metadata(struct watch *w, rd_kafka_
 static void watch_unassign(struct watch *w, int n)
 {
 	if (n)
-		say(w, "topic %.80s was made anew with %d partitions: read from its beginning", w->topic, n);
+		watch_say(w, "topic %.80s was made anew with %d partitions: read from its beginning", w->topic, n);
 	(void)rd_kafka_assign(w->rk, NULL);
 	w->n_partitions = 0;
 	w->was_absent = true;
@@ -177,7 +179,7 @@ static void watch_look(struct watch *w)
 		gone(w);
 	if (err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED) {
 		if (!w->denied_said)
-			say(w, "Kafka does not let us read topic %.80s: nothing is watched; give our user Read and Describe on it", w->topic);
+			watch_say(w, "Kafka does not let us read topic %.80s: nothing is watched; give our user Read and Describe on it", w->topic);
 		w->denied_said = true;
 		trouble(w, "may not read the topic");
 		n = -1;
@@ -186,7 +188,7 @@ static void watch_look(struct watch *w)
 	}
 	if (n == 0) {
 		if (w->n_partitions)
-			say(w, "topic %.80s was deleted: nothing is watched until it is made again (redraftctl topics --create)", w->topic);
+			watch_say(w, "topic %.80s was deleted: nothing is watched until it is made again (redraftctl topics --create)", w->topic);
 		w->was_absent = true;
 	}
 	if (n >= 0 && n < w->n_partitions)
@@ -197,48 +199,6 @@ static void watch_look(struct watch *w)
 		watch_leaders(w, &md->topics[0]);
 	if (md)
 		rd_kafka_metadata_destroy(md);
-}
-
-/* A partition's place is outside its log: say what that means and read on from where the log begins. */
-static void watch_gap(struct watch *w, const rd_kafka_message_t *m)
-{
-	int64_t lo = 0, hi = 0, at = m->offset;
-	rd_kafka_topic_partition_list_t *all = NULL, *pos;
-	bool passing, known = !rd_kafka_query_watermark_offsets(w->rk, w->topic, m->partition, &lo, &hi, WATCH_QUERY_MS);
-
-	if (rd_kafka_assignment(w->rk, &all))
-		return;
-	pos = rd_kafka_topic_partition_list_copy(all);
-	(void)rd_kafka_position(w->rk, pos);
-	for (int i = 0; i < all->cnt && at < 0; i++)
-		if (all->elems[i].partition == m->partition)
-			at = pos->elems[i].offset;
-	passing = known && at >= lo && at <= hi; /* by now it is inside */
-	for (int i = 0; i < all->cnt; i++) {
-		bool this = all->elems[i].partition == m->partition;
-
-		if (!this)
-			all->elems[i].offset = pos->elems[i].offset >= 0 ? pos->elems[i].offset : RD_KAFKA_OFFSET_END;
-		else if (known && !passing)
-			all->elems[i].offset = lo;
-		else /* asked for once more, so that we are told of it once more: the library is silent about it otherwise */
-			all->elems[i].offset = at >= 0 ? at : RD_KAFKA_OFFSET_BEGINNING;
-	}
-	(void)rd_kafka_assign(w->rk, all);
-	rd_kafka_topic_partition_list_destroy(pos);
-	rd_kafka_topic_partition_list_destroy(all);
-	if (!known || passing)
-		return;
-	pthread_mutex_lock(&w->lock);
-	w->kafka.gaps++;
-	w->kafka.lost += at >= 0 && at < lo ? (uint64_t)(lo - at) : 0;
-	pthread_mutex_unlock(&w->lock);
-	if (at >= 0 && at < lo)
-		say(w, "partition %d of %.60s: %lld round records, %lld to %lld, passed retention before they were read and are not in accept length; reading on at %lld",
-		    m->partition, w->topic, (long long)(lo - at), (long long)at, (long long)lo - 1, (long long)lo);
-	else
-		say(w, "partition %d of %.60s ends at %lld, we stood at %lld: the topic was made anew; read from its beginning", m->partition, w->topic,
-		    (long long)hi, (long long)at);
 }
 
 static void watch_message(struct watch *w, const rd_kafka_message_t *m)
@@ -252,6 +212,8 @@ static void watch_message(struct watch *w, const rd_kafka_message_t *m)
 	if (m->err)
 		return; /* the rest is tried again by the library */
 	answers(w);
+	if (!watch_place_take(w, m))
+		return;
 	ms = rd_kafka_message_timestamp(m, NULL);
 	if (round_decode(m->payload, m->len, &r, &e) == 0) {
 		watch_take(w, &r);
@@ -305,16 +267,21 @@ static rd_kafka_message_t *watch_next(struct watch *w)
 static void *watch_run(void *arg)
 {
 	struct watch *w = arg;
-	uint64_t look_us = 0;
+	uint64_t look_us = 0, now;
 	int polls = 0;
 
 	while (!atomic_load(&w->stop)) {
 		rd_kafka_message_t *m;
 
-		if (clock_us() >= look_us) {
+		now = clock_us();
+		if (look_us && now > look_us + WATCH_STOOD_US)
+			w->back_us = 0;
+		if (now >= look_us) {
 			watch_look(w);
 			look_us = clock_us() + (w->n_partitions ? 5000000 : 1000000);
 		}
+		if (now >= w->back_us && w->kafka.up)
+			watch_look_back(w);
 		m = watch_next(w);
 		if (!m || ++polls % 256 == 0)
 			watch_measure(w);
@@ -415,5 +382,5 @@ void watch_disconnect(struct watch *w)
 	for (int i = 0; i < 2; i++)
 		if (w->wake[i] >= 0)
 			close(w->wake[i]);
-	free(w->leader);
+	free(w->place);
 }

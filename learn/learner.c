@@ -194,7 +194,7 @@ int learner_apply(struct learner *l, const struct journal_entry *x, struct errte
 		if (x->to < c->next)
 			c->n_seen = 0; /* another log under the same name: its producers count anew */
 		c->next = x->to;
-		c->last_offset = -1;
+		c->last_offset = c->mark.offset = -1;
 		return 0;
 	}
 	case J_INIT:
@@ -428,8 +428,7 @@ int learner_open(const struct learner_options *o, struct dev *d, struct source *
 	}
 	if (!r && !inexact && l->elsewhere)
 		inexact = repeated_elsewhere(l, l->o.device, e);
-	for (int p = 0; p < l->n_parts && !r; p++)
-		l->at[p].verify = true;
+	learner_look_back(l);
 	if (!r && !o->follow)
 		r = enter_config(l, &now, e);
 	if (r) {

@@ -53,7 +53,8 @@ struct cursor {
 	int64_t next, last_offset; /* last_offset -1: nothing taken yet */
 	char producer[40];         /* of the last record */
 	uint64_t seq;
-	bool verify;               /* after a restart: compare the last record before going on */
+	struct { int64_t offset; char producer[40]; uint64_t seq; } mark; /* the last record as of the last look back; offset -1: none. Not in checkpoints */
+	bool verify;               /* look back: compare the mark with what the log holds there before going on */
 	int n_seen;
 	struct { char producer[40]; uint64_t seq; } seen[SEEN_PRODUCERS];
 };
@@ -129,6 +130,8 @@ struct learner {
 	char last_gap[256];       /* what was lost of the log last, and what follows; "" = nothing since the start */
 	int64_t seen_s;           /* when the newest record read was written, s since 1970; for people */
 	int64_t taken;            /* records of the J_TAKE being repeated, where it failed */
+	bool anew;                /* a log was found to be another one: a checkpoint is due */
+	uint64_t look_at, look_until; /* when to look back next; until when nothing is read for it */
 };
 
 /* Load the newest checkpoint and repeat the journal behind it. src may be NULL when the pool
@@ -177,6 +180,7 @@ int MUSTCHECK learner_take_one(struct learner *l, int partition, int64_t offset,
 /* -ENODATA: gone from the log; *ret_done records were taken before it. */
 int MUSTCHECK learner_repeat_take(struct learner *l, const struct journal_entry *x, int64_t *ret_done, struct errtext *e);
 int MUSTCHECK learner_cursors(struct learner *l, int n); /* at least n partitions */
+void learner_look_back(struct learner *l);               /* is each log still the one that was read? asked before reading on */
 void learner_release(struct learner *l);                 /* held-out runs become training runs; no candidate */
 int learner_run_closed(void *learner, struct run *r);
 

@@ -14,6 +14,7 @@
 #include "learn/keep.h"
 
 enum { ASIDE_FILES = 200, ASIDE_BYTES = 64 << 20, READ_AGAIN_MS = 200 };
+enum { LOOK_US = 300 * 1000000, LOOK_WAIT_US = 2 * 1000000 }; /* a look back costs what was fetched ahead */
 
 int learner_cursors(struct learner *l, int n)
 {
@@ -27,7 +28,7 @@ int learner_cursors(struct learner *l, int n)
 	l->at = v;
 	for (; l->n_parts < n; l->n_parts++) {
 		memset(&v[l->n_parts], 0, sizeof *v);
-		v[l->n_parts].last_offset = -1;
+		v[l->n_parts].last_offset = v[l->n_parts].mark.offset = -1;
 	}
 	return 0;
 }
@@ -234,44 +235,90 @@ static int gap(struct learner *l, int partition, int64_t to, struct errtext *e)
 	if (!r && to > next)
 		(void)snprintf(l->last_gap, sizeof l->last_gap, "traces, partition %d: records %" PRId64 " to %" PRId64 " passed retention before they were read: never learned from; "
 			       "reading on at %" PRId64 ", their requests end where they were read", partition, next, to - 1, to);
-	else if (!r)
-		(void)snprintf(l->last_gap, sizeof l->last_gap, "traces, partition %d: not the log that was read up to %" PRId64 ": the topic was made anew, or another cluster's; "
+	if (r || to > next)
+		return r;
+	l->anew = true;
+	(void)snprintf(l->last_gap, sizeof l->last_gap, "traces, partition %d: not the log that was read up to %" PRId64 ": the topic was made anew, or another cluster's; "
 			       "reading on at %" PRId64 ", what was learned stays", partition, next, to);
-	return r;
+	return 0;
 }
 
-/* After a restart: is the log the one we left? Reads the last record taken again.
- * 0: go on with live reading (perhaps after a gap entry); SOURCE_E_NONE: ask again later. */
-static int verify(struct learner *l, int p, const int64_t *wanted, struct errtext *e)
+static void set_mark(struct cursor *c)
+{
+	c->mark.offset = c->next == c->last_offset + 1 ? c->last_offset : -1;
+	c->mark.seq = c->seq;
+	memcpy(c->mark.producer, c->producer, sizeof c->mark.producer);
+}
+
+void learner_look_back(struct learner *l)
+{
+	for (int p = 0; p < l->n_parts; p++) {
+		if (l->at[p].mark.offset < 0)
+			set_mark(&l->at[p]);
+		l->at[p].verify = l->at[p].mark.offset >= 0;
+	}
+	l->look_at = clock_us() + LOOK_US;
+	l->look_until = clock_us() + LOOK_WAIT_US;
+}
+
+/* Does the log hold at the mark what was read there? *ret_first: where it begins to hold something, from the mark on. */
+static int compare_mark(struct learner *l, int p, const int64_t *wanted, bool *ret_same, int64_t *ret_first)
 {
 	struct cursor *c = &l->at[p];
 	struct source_msg m;
-	if (c->last_offset < 0 || c->next != c->last_offset + 1) {
-		c->verify = false;
-		return 0;
-	}
-	int r = l->src->read(l->src, p, c->last_offset, wanted, l->n_parts, 0, &m);
-	if (r == SOURCE_E_NONE || r < 0)
-		return r;
-	if (r == SOURCE_E_GAP) {
-		c->verify = false;
-		return m.offset == c->next ? 0 : gap(l, p, m.offset, e);
-	}
 	struct trace_record rec;
-	bool same = m.offset > c->last_offset; /* aged out or compacted away: nothing to compare */
-	if (m.offset == c->last_offset) {
-		same = !*c->producer; /* it could not be read then either */
+	int r = l->src->read(l->src, p, c->mark.offset, wanted, l->n_parts, 0, &m);
+	if (r && r != SOURCE_E_GAP)
+		return r;
+	*ret_first = m.offset;
+	*ret_same = m.offset > c->mark.offset; /* aged out or compacted away: nothing to compare */
+	if (r) /* outside the log: before its start, or behind its end */
+		return 0;
+	if (m.offset == c->mark.offset) {
+		*ret_same = !*c->mark.producer; /* it could not be read then either */
 		if (!record_decode(m.data, m.len, 0, &rec, NULL)) {
-			same = strcmp(rec.meta.producer, c->producer) == 0 && rec.meta.seq == c->seq;
+			*ret_same = strcmp(rec.meta.producer, c->mark.producer) == 0 && rec.meta.seq == c->mark.seq;
 			record_done(&rec);
 		}
 	}
-	int64_t first = m.offset;
 	l->src->release(l->src, &m);
+	return 0;
+}
+
+/* Is the log still the one we read? 0: go on with live reading (perhaps after a gap entry); SOURCE_E_NONE: ask again later. */
+static int verify(struct learner *l, int p, const int64_t *wanted, struct errtext *e)
+{
+	struct cursor *c = &l->at[p];
+	int64_t first = 0;
+	bool same = true;
+	int r = compare_mark(l, p, wanted, &same, &first);
+	if (r)
+		return r;
 	c->verify = false;
-	if (!same)
-		return gap(l, p, 0, e); /* the topic was made anew under the same name */
+	if (!same) /* the topic was made anew under the same name */
+		return gap(l, p, first == c->mark.offset ? 0 : first, e);
+	set_mark(c);
 	return first > c->next ? gap(l, p, first, e) : 0;
+}
+
+/* Look back where that is due; *ret_wait: some broker has not answered yet, so nothing is read on. A log is read in one place at a
+ * time, so all are compared before any is read on; one without a leader holds the others up for a moment only. */
+static int look_back(struct learner *l, bool *ret_wait, struct errtext *e)
+{
+	int64_t wanted[MAX_PARTITIONS];
+	int r = 0;
+	*ret_wait = false;
+	if (clock_us() >= l->look_at)
+		learner_look_back(l);
+	for (int p = 0; p < l->n_parts && r >= 0; p++) {
+		if (!l->at[p].verify)
+			continue;
+		for (int i = 0; i < l->n_parts; i++)
+			wanted[i] = l->at[i].verify ? l->at[i].mark.offset : l->at[i].next;
+		r = verify(l, p, wanted, e);
+		*ret_wait |= r == SOURCE_E_NONE && clock_us() < l->look_until;
+	}
+	return r < 0 ? r : 0;
 }
 
 /* What one partition has, at most max; journalled as one entry. */
@@ -281,10 +328,8 @@ static int consume_partition(struct learner *l, int p, int max, int *ret_n, stru
 	int64_t wanted[MAX_PARTITIONS];
 	int r = 0, n = 0;
 	for (int i = 0; i < l->n_parts; i++)
-		wanted[i] = l->at[i].verify && l->at[i].last_offset >= 0 ? l->at[i].last_offset : l->at[i].next;
-	if (l->at[p].verify && (r = verify(l, p, wanted, e)))
-		return r == SOURCE_E_NONE ? 0 : r;
-	while (n < max) {
+		wanted[i] = l->at[i].verify ? l->at[i].mark.offset : l->at[i].next;
+	while (n < max && !l->at[p].verify) {
 		struct source_msg m;
 		wanted[p] = l->at[p].next;
 		r = l->src->read(l->src, p, l->at[p].next, wanted, l->n_parts, 0, &m);
@@ -327,15 +372,22 @@ int learner_consume(struct learner *l, int max, int *ret_n, struct errtext *e)
 			if (l->at[p].next > 0)
 				r = gap(l, p, 0, e);
 		(void)snprintf(l->cluster, sizeof l->cluster, "%s", cluster);
-		if (moved && !r) /* the name is in checkpoints alone: a crash must not have us start at 0 a second time */
-			r = learner_checkpoint(l, e);
+		l->anew |= moved;
 	}
-	for (int i = 0; i < l->n_parts && *ret_n < max && !r; i++) {
+	bool wait = false;
+	if (!r)
+		r = look_back(l, &wait, e);
+	for (int i = 0; i < l->n_parts && *ret_n < max && !r && !wait; i++) {
 		int p = (l->turn + i) % l->n_parts;
 		r = consume_partition(l, p, max - *ret_n < 8 ? max - *ret_n : 8, ret_n, e);
 	}
 	l->turn = l->n_parts ? (l->turn + 1) % l->n_parts : 0;
-	return r;
+	if (r || !l->anew)
+		return r;
+	l->anew = false;
+	/* A repeat must not look in the new log for what was taken from the old one; and the cluster's name is in checkpoints alone: a
+	 * crash must not have us start at 0 a second time. */
+	return learner_checkpoint(l, e);
 }
 
 double learner_age_s(const struct learner *l)

@@ -179,6 +179,21 @@ def test_what_happens_to_broker_and_topics(stack, secured):
     create_topic(secured.address, topic, p)
     produce(1)
     assert poll(90, lambda: any("anew" in t or "deleted" in t for t in events(stack)), 1), events(stack)
+    # made anew while the daemon holds still, and longer than what it has read: no offset tells
+    before = bad()
+    assert poll(60, lambda: (produce(1), bad() > before)[1], 1), stack.call("daemon", "Status")["watch"]
+    stack.children["daemon"].signal(signal.SIGSTOP)
+    try:
+        stopped = time.monotonic()
+        delete_topic(secured.address, topic)
+        assert poll(60, lambda: not topic_there(secured, topic), 0.5)
+        create_topic(secured.address, topic, p)
+        produce(400)
+        time.sleep(max(0, 12 - (time.monotonic() - stopped)))  # a stop this long is noticed at once; a shorter one within a minute
+    finally:
+        stack.children["daemon"].signal(signal.SIGCONT)
+    said(stack, "holds another record")
+    assert poll(60, lambda: bad() >= before + 400, 0.5), stack.call("daemon", "Status")["watch"]
 
 
 def test_what_the_learner_did_not_read_in_time(stack, secured):

@@ -13,7 +13,7 @@
 #include <librdkafka/rdkafka.h>
 #include <librdkafka/rdkafka_mock.h>
 #include "daemon/base/clock.h"
-#include "daemon/watch.h"
+#include "daemon/watch_inside.h"
 #include "schemas/round.h"
 
 static struct round_record record(const char *domain, uint32_t version, uint32_t proposed, uint32_t a0, uint32_t a1)
@@ -208,6 +208,35 @@ static void reads_what_is_produced(void **state)
 	rd_kafka_destroy(p);
 }
 
+/* A log that is not the one we read shows in no offset when it is longer: in the record at our mark, when that is read again. What
+ * lies between mark and place comes again with it and is not counted twice. */
+static void a_log_made_anew_is_known_by_a_record(void **state)
+{
+	struct watch_place p = {.next = -1, .mark = -1};
+
+	(void)state;
+	for (int64_t i = 5; i < 9; i++)
+		assert_int_equal(watch_place_next(&p, i, 100 + (uint64_t)i), WATCH_NEW);
+	assert_int_equal(p.mark, 5);
+	p.back = true; /* a look back */
+	for (int64_t i = 5; i < 9; i++)
+		assert_int_equal(watch_place_next(&p, i, 100 + (uint64_t)i), WATCH_AGAIN);
+	assert_int_equal(p.mark, 8);
+	p.back = true;
+	assert_int_equal(watch_place_next(&p, 9, 109), WATCH_NEW); /* fetched before we asked */
+	assert_true(p.back);
+	assert_int_equal(watch_place_next(&p, 8, 108), WATCH_AGAIN);
+	assert_false(p.back);
+	assert_int_equal(p.mark, 9);
+	assert_int_equal(watch_place_next(&p, 9, 109), WATCH_AGAIN);
+	assert_int_equal(watch_place_next(&p, 10, 110), WATCH_NEW);
+	p.back = true; /* and now another log, from which something was taken already */
+	assert_int_equal(watch_place_next(&p, 11, 7), WATCH_NEW);
+	assert_int_equal(watch_place_next(&p, 9, 8), WATCH_ANEW);
+	p = (struct watch_place){.next = 3, .mark = 2, .mark_sum = 1}; /* not looking back: whatever it is, it is not compared */
+	assert_int_equal(watch_place_next(&p, 2, 9), WATCH_AGAIN);
+}
+
 /* A topic that we may not read is looked at every second, and said once. */
 static void a_refusal_is_said_once(void **state)
 {
@@ -384,7 +413,7 @@ static void retention_passes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(means), cmocka_unit_test(bounded), cmocka_unit_test(who_comes_back_begins_anew), cmocka_unit_test(records_of_another_target_are_not_ours),
-					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(reads_what_is_produced), cmocka_unit_test(a_refusal_is_said_once),
+					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(a_log_made_anew_is_known_by_a_record), cmocka_unit_test(reads_what_is_produced), cmocka_unit_test(a_refusal_is_said_once),
 					   cmocka_unit_test(a_leader_moves), cmocka_unit_test(retention_passes)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,6 +48,63 @@ static void test_topic_anew(void **unused)
 	world_done(&w);
 }
 
+/* The same while the learner runs, and the new log is longer than what was read of the old one, so that no offset is out of place:
+ * noticed at the next look back, and a checkpoint then bars the way back to where the old log is needed. */
+static void test_topic_anew_and_longer(void **unused)
+{
+	struct world w;
+	char state[300];
+	struct dev *d = NULL;
+	struct errtext e = {""};
+	int n;
+	(void)unused;
+	world_init(&w, 8);
+	(void)snprintf(state, sizeof state, "%s/s", w.dir);
+	struct learner_options o = options(&w, state);
+	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
+	struct learner *l = open_ok(&o, d, &w, 0);
+	w.src.visible = w.src.n / 2;
+	for (int i = 0; i < 40; i++)
+		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
+	learner_look_back(l);
+	w.src.visible = w.src.n;
+	for (int i = 0; i < 40; i++) /* the same log, grown: looked back, read on */
+		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
+	assert_int_equal(l->n.records, (uint64_t)w.src.n);
+	assert_int_equal(l->n.offset_gaps, 0);
+	uint64_t before = l->n.records;
+	int64_t serial = l->serial;
+	tw_source_done(&w.src);
+	tw_source_init(&w.src);
+	tw_script(&w.src, 24, 777);
+	w.src.visible = w.src.n;
+	assert_true((uint64_t)w.src.n > 2 * before);
+	for (int i = 0; i < w.src.n; i++)
+		for (uint8_t *p = w.src.v[i].blob.data; (p = memmem(p, w.src.v[i].blob.len - (size_t)(p - w.src.v[i].blob.data), "toy-producer", 12));)
+			memcpy(p, "new-producer", 12);
+	for (int i = 0; i < 40; i++) /* read on as if nothing had been */
+		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
+	assert_int_equal(l->n.offset_gaps, 0);
+	assert_true(l->n.records > before && l->n.records < before + (uint64_t)w.src.n);
+	learner_look_back(l);
+	for (int i = 0; i < 40; i++)
+		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
+	assert_true(l->n.offset_gaps >= 1);
+	assert_non_null(strstr(l->last_gap, "made anew"));
+	assert_true(l->serial > serial);
+	assert_true(l->n.records >= before + (uint64_t)w.src.n); /* all of the new one, what was taken of it before among them */
+	uint64_t all = l->n.records, gaps = l->n.offset_gaps;
+	learner_close(l);
+	l = open_ok(&o, d, &w, 0); /* what was not synced is taken again, from the new log */
+	for (int i = 0; i < 40; i++)
+		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
+	assert_int_equal(l->n.records, all);
+	assert_int_equal(l->n.offset_gaps, gaps);
+	learner_close(l);
+	dev_free(d);
+	world_done(&w);
+}
+
 /* A copy that comes after a restart is known for one. */
 static void test_copy_after_restart(void **unused)
 {
@@ -264,7 +321,7 @@ static void test_rebase(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_set_aside), cmocka_unit_test(test_held_out), cmocka_unit_test(test_start),
+		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_topic_anew_and_longer), cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_set_aside), cmocka_unit_test(test_held_out), cmocka_unit_test(test_start),
 		cmocka_unit_test(test_rebase),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
