@@ -1,6 +1,6 @@
 /* What an operator says to the rollout. Every mutation leaves one audit line: who (uid and pid as the kernel gave
  * them), what, from what to what, why, and how it ended. A request id makes a retry harmless: the answer given before is
- * given again. Nothing here waits for the audit line: a rollback is done when the server has it.
+ * given again. What is answered stands in the audit log, or the answer says that it does not yet; a rollback alone is answered first.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -65,19 +65,31 @@ struct admin_request *admin_begin(struct admin *a, struct rpc_call *call, const 
 	return q;
 }
 
-void admin_end(struct admin_request *q, json_t *reply, const char *error, const char *text)
+static bool admin_write(struct admin_request *q, const char *error, const char *text)
 {
 	struct admin *a = q->admin;
+
+	return audit_change(a->o.audit, a->o.news, &act_rollout(a->o.act)->s,
+			    &(struct audit_change){.what = q->method, .who = q->who, .detail = q->detail, .why = q->why, .peer = true, .uid = q->uid, .pid = q->pid,
+						   .from = q->from}, error, text);
+}
+
+void admin_end(struct admin_request *q, json_t *reply, const char *error, const char *text)
+{
+	bool first = !strcmp(q->method, "Rollback"); /* is answered before anything is written */
+	bool audited = first || admin_write(q, error, text);
 
 	if (error) {
 		rpc_error(q->call, error, "%s", text);
 		json_decref(reply);
 	} else {
-		admin_remember(a, q, reply);
+		if (reply && !first)
+			(void)json_object_set_new(reply, "audited", json_boolean(audited));
+		admin_remember(q->admin, q, reply);
 		rpc_reply(q->call, reply);
 	}
-	audit_change(a->o.audit, a->o.news, &act_rollout(a->o.act)->s,
-		     &(struct audit_change){.what = q->method, .who = q->who, .detail = q->detail, .why = q->why, .peer = true, .uid = q->uid, .pid = q->pid, .from = q->from}, error, text);
+	if (first)
+		(void)admin_write(q, error, text);
 	admin_forget(q);
 }
 

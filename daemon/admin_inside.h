@@ -40,7 +40,7 @@ struct admin_request {
 };
 /* Reads request_id and reason. NULL: already answered (bad, known id, out of memory). */
 struct admin_request *admin_begin(struct admin *a, struct rpc_call *call, const char *method, json_t *params);
-/* The audit line, the answer. Takes q and reply. */
+/* The audit line, then the answer, which says whether the line is in the log (audited); a rollback is answered first. Takes q and reply. */
 void admin_end(struct admin_request *q, json_t *reply, const char *error, const char *text);
 void admin_forget(struct admin_request *q); /* frees what nobody will answer any more; NULL is taken */
 

@@ -36,21 +36,41 @@ static void asked_error(const struct admin_asked *x, const char *name, const cha
 		rpc_error(x->call, name, "%s", text);
 }
 
+/* "NAME: text" as the learner said it: the same error of ours where we declare one of that name, else Failed, with its own in the text. */
+static const char *asked_name(const char *error, const char **ret_text)
+{
+	static const char *const same[][2] = {
+		{"io.redraft.Learn.Busy: ", "io.redraft.Busy"},
+		{"io.redraft.Learn.NotEnough: ", "io.redraft.NotEnough"},
+		{"io.redraft.Learn.BadVersion: ", "io.redraft.BadVersion"},
+		{"org.varlink.service.InvalidParameter: ", "org.varlink.service.InvalidParameter"},
+	};
+
+	for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+		size_t n = strlen(same[i][0]);
+
+		if (!strncmp(error, same[i][0], n)) {
+			*ret_text = error + n;
+			return same[i][1];
+		}
+	}
+	*ret_text = error;
+	return "io.redraft.Failed";
+}
+
 static void asked_answered(void *arg, int r, json_t *params, const char *error)
 {
 	struct admin_asked *x = arg;
-	const char *colon = r > 0 ? strchr(error, ':') : NULL, *dot;
-	char name[96], text[300];
+	const char *name, *said;
+	char text[300];
 
 	if (r < 0) {
 		snprintf(text, sizeof text, "the learner does not answer: %.200s", error);
 		asked_error(x, "io.redraft.LearnerAbsent", text);
 	} else if (r > 0) {
-		for (dot = colon; dot && dot > error && dot[-1] != '.';) /* the learner's error is one of ours too */
-			dot--;
-		snprintf(name, sizeof name, "%s%.*s", colon ? "io.redraft." : "", colon ? (int)(colon - dot) : 0, colon ? dot : "");
-		snprintf(text, sizeof text, "%.280s", colon ? colon + 1 + strspn(colon + 1, " ") : error);
-		asked_error(x, name[0] ? name : "io.redraft.Failed", text);
+		name = asked_name(error, &said);
+		snprintf(text, sizeof text, "%.290s", said);
+		asked_error(x, name, text);
 	} else if (x->change) {
 		static const char kept[] = "Kafka holds the tenant's records until their retention has passed (redraftctl topics); copies and backups outside are yours to "
 					   "find. What the weights have learned stays in them: to take that back, rebase the learner to a version whose training "

@@ -203,7 +203,7 @@ static void audit_tries_again(void *arg)
 
 /* ---- records ---- */
 
-void audit_write(struct audit *a, json_t *record)
+bool audit_write(struct audit *a, json_t *record)
 {
 	struct buf line = BUF_INIT(AUDIT_MAX_LINE + 1);
 	struct audit_head was = a->head;
@@ -231,9 +231,10 @@ void audit_write(struct audit *a, json_t *record)
 		audit_publish(a);
 	}
 	json_decref(record);
+	return !r && !a->n_waiting;
 }
 
-void audit_change(struct audit *a, struct news *n, const struct store_state *now, const struct audit_change *c, const char *error, const char *text)
+bool audit_change(struct audit *a, struct news *n, const struct store_state *now, const struct audit_change *c, const char *error, const char *text)
 {
 	const char *result = error ? error : "done", *of = c->detail[0] ? " of " : "", *because = c->why[0] ? "; why: " : "";
 	json_t *j = json_pack("{s:s, s:s, s:o, s:O?, s:o, s:s}", "what", c->what, "who", c->who, "detail", report_text(c->detail), "from", c->from, "to",
@@ -252,7 +253,7 @@ void audit_change(struct audit *a, struct news *n, const struct store_state *now
 	snprintf(fields, sizeof fields, "REDRAFT_EVENT=audit\nREDRAFT_WHAT=%s\n%sREDRAFT_RESULT=%s\nREDRAFT_LIVE=%u\n", c->what, by, result, now->live);
 	log_fields(LOG_INFO, fields, "audit: %s by %s%s%s: %s%s%s%s%s", c->what, c->who, of, c->detail, result, error ? ": " : "", error ? text : "", because, c->why);
 	news_say(n, "audit", now->live, "%s by %s%s%s: %s%s%s", c->what, c->who, of, c->detail, result, because, c->why);
-	audit_write(a, j);
+	return audit_write(a, j);
 }
 
 void audit_note(struct audit *a, const char *what, json_t *from, json_t *to, const char *fmt, ...)
@@ -271,13 +272,13 @@ void audit_note(struct audit *a, const char *what, json_t *from, json_t *to, con
 		(void)json_object_set(j, "to", to);
 	json_decref(from);
 	json_decref(to);
-	audit_write(a, j);
+	(void)audit_write(a, j);
 }
 
 json_t *audit_place(const struct store_state *s)
 {
-	return json_pack("{s:I, s:I, s:I, s:I, s:b}", "generation", (json_int_t)s->generation, "live", (json_int_t)s->live, "previous",
-			 (json_int_t)s->previous, "pin", (json_int_t)s->pin, "hold", (int)s->hold);
+	return json_pack("{s:I, s:I, s:I, s:I, s:b, s:b}", "generation", (json_int_t)s->generation, "live", (json_int_t)s->live, "previous",
+			 (json_int_t)s->previous, "pin", (json_int_t)s->pin, "hold", (int)s->hold, "paused", (int)s->paused);
 }
 
 void audit_on_line(struct audit *a, void (*heard)(void *arg, const json_t *record, const char *line, size_t len), void *arg)

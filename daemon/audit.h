@@ -27,10 +27,11 @@ struct audit_options {
 int MUSTCHECK audit_new(struct loop *l, const struct audit_options *o, struct audit **ret);
 struct audit *audit_free(struct audit *a); /* what still waits is tried once more */
 
-/* {generation, live, previous, pin, hold} of now; new reference. */
+/* {generation, live, previous, pin, hold, paused} of now; new reference. */
 json_t *audit_place(const struct store_state *s);
-/* One change. record: {what, who, ...} as audit.md says, taken; time, seq and prev are put in. */
-void audit_write(struct audit *a, json_t *record);
+/* One change. record: {what, who, ...} as audit.md says, taken; time, seq and prev are put in. true: the line is in the file; false: it
+ * waits for room, or found none. */
+bool audit_write(struct audit *a, json_t *record);
 /* What somebody asked for, as it was answered (error NULL: done; else text says why not): the line, and to the journal and the news. */
 struct audit_change {
 	const char *what, *who, *detail, *why; /* detail, why: "" = none */
@@ -39,7 +40,7 @@ struct audit_change {
 	int pid;      /* 0: of another pid namespace */
 	json_t *from; /* audit_place() when it came; borrowed, may be NULL */
 };
-void audit_change(struct audit *a, struct news *n, const struct store_state *now, const struct audit_change *c, const char *error, const char *text);
+bool audit_change(struct audit *a, struct news *n, const struct store_state *now, const struct audit_change *c, const char *error, const char *text);
 /* {what, who "redraftd", why}, for what the daemon does by itself; from and to are taken and may be NULL. */
 void PRINTF(5, 6) audit_note(struct audit *a, const char *what, json_t *from, json_t *to, const char *fmt, ...);
 /* Every line as it is sealed, without its end: for the topic and for who tails. */

@@ -91,10 +91,18 @@ static void web_request_gone(struct evhttp_connection *c, void *arg)
 	x->q = NULL;
 }
 
+static bool web_write(const struct web_request *x, const char *error, const char *text)
+{
+	return audit_change(x->w->o.audit, x->w->o.news, &act_rollout(x->w->o.act)->s,
+			    &(struct audit_change){.what = x->what, .who = x->who, .detail = x->detail, .why = x->why, .from = x->from}, error, text);
+}
+
 static void web_answered(void *arg, const char *error, const char *text, uint32_t quarantined)
 {
 	struct web_request *x = arg;
 	const struct store_state *s = &act_rollout(x->w->o.act)->s;
+	bool first = !strcmp(x->what, "Rollback"); /* is answered before anything is written */
+	bool audited = first || web_write(x, error, text);
 
 	if (x->q) {
 		evhttp_connection_set_closecb(evhttp_request_get_connection(x->q), NULL, NULL);
@@ -102,10 +110,12 @@ static void web_answered(void *arg, const char *error, const char *text, uint32_
 			web_fail(x->q, strcmp(error, "io.redraft.Busy") ? 409 : 503, "%s", text);
 		else
 			web_send_json(x->q, 200,
-				      json_pack("{s:I, s:I, s:I, s:b, s:I}", "generation", (json_int_t)s->generation, "live", (json_int_t)s->live,
-						"previous", (json_int_t)s->previous, "hold", (int)s->hold, "quarantined", (json_int_t)quarantined));
+				      json_pack("{s:I, s:I, s:I, s:b, s:I, s:o}", "generation", (json_int_t)s->generation, "live", (json_int_t)s->live,
+						"previous", (json_int_t)s->previous, "hold", (int)s->hold, "quarantined", (json_int_t)quarantined, "audited",
+						first ? json_null() : json_boolean(audited)));
 	}
-	audit_change(x->w->o.audit, x->w->o.news, s, &(struct audit_change){.what = x->what, .who = x->who, .detail = x->detail, .why = x->why, .from = x->from}, error, text);
+	if (first)
+		(void)web_write(x, error, text);
 	json_decref(x->from);
 	free(x);
 }

@@ -256,6 +256,8 @@ int ctl_print(const struct ctl_conf *c, const struct ctl_verb *v, json_t *reply,
 	} else {
 		v->print(stdout, reply);
 	}
+	if (json_is_false(json_object_get(reply, "audited")))
+		fputs("redraftctl: done, but not in the audit log yet: its line waits for room on the disk (redraftctl status tells)\n", stderr);
 	json_decref(reply);
 	if (fflush(stdout) != 0) {
 		fprintf(stderr, "redraftctl: the answer could not be printed: %s\n", strerror(errno));

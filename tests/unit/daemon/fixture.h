@@ -75,7 +75,7 @@ static void fixture_draft(const char *dir, float value, char ret_sha[static 65])
 }
 
 /* incoming/NAME, ready to be submitted. sha NULL: the right one. Returns its path. */
-static const char *fixture_submission(const char *name, float value, uint32_t parent, const char *target, const char *sha)
+static inline const char *fixture_submission(const char *name, float value, uint32_t parent, const char *target, const char *sha)
 {
 	char dir[PATH_MAX], file[PATH_MAX + 16], text[512], right[65];
 

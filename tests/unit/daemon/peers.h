@@ -32,6 +32,7 @@ struct peers {
 	int n_verdicts, n_evaluations, n_pauses, n_resumes, n_canaries;
 	uint32_t rebased;
 	int pairs;      /* -1: NotEnough; -2: NotReplayable */
+	const char *purge_error; /* or NULL */
 	double gain, back_gain; /* of candidates; of an older version against live */
 };
 
@@ -266,6 +267,19 @@ static void peers_resume(void *ctx, struct rpc_call *call, json_t *params)
 	rpc_reply(call, NULL);
 }
 
+static void peers_purge(void *ctx, struct rpc_call *call, json_t *params)
+{
+	struct peers *p = ctx;
+
+	(void)params;
+	pthread_mutex_lock(&p->lock);
+	if (p->purge_error)
+		rpc_error(call, p->purge_error, "said by the learner");
+	else
+		rpc_reply(call, json_pack("{s:i, s:i, s:i}", "runs", 1, "records", 2, "bytes", 3));
+	pthread_mutex_unlock(&p->lock);
+}
+
 static const struct rpc_method peers_serve_methods[] = {
 	{"io.redraft.Serve.Status", RPC_STATUS, peers_serve_status}, {"io.redraft.Serve.Load", RPC_CONTROL, peers_load},
 	{"io.redraft.Serve.Canary", RPC_CONTROL, peers_canary},
@@ -279,10 +293,11 @@ static const struct rpc_method peers_learn_methods[] = {
 	{"io.redraft.Learn.Rebase", RPC_CONTROL, peers_rebase},
 	{"io.redraft.Learn.PauseTraining", RPC_CONTROL, peers_pause},
 	{"io.redraft.Learn.ResumeTraining", RPC_CONTROL, peers_resume},
+	{"io.redraft.Learn.Purge", RPC_CONTROL, peers_purge},
 	{NULL, RPC_STATUS, NULL},
 };
 
-static void peers_serve_on(void *arg)
+static inline void peers_serve_on(void *arg)
 {
 	struct peers *p = arg;
 	struct errtext e;
@@ -299,7 +314,7 @@ static inline void peers_serve_off(void *arg)
 	p->serve = rpc_server_free(p->serve);
 }
 
-static void peers_learn_on(void *arg)
+static inline void peers_learn_on(void *arg)
 {
 	struct peers *p = arg;
 	struct errtext e;
@@ -324,7 +339,7 @@ static void peers_stop(void *arg)
 	loop_stop(p->loop);
 }
 
-static void peers_post(struct peers *p, void (*fn)(void *arg))
+static inline void peers_post(struct peers *p, void (*fn)(void *arg))
 {
 	assert_int_equal(loop_post(p->loop, fn, p), 0);
 }

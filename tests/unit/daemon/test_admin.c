@@ -1,0 +1,155 @@
+/* The control socket's promises. A change that is answered stands in the audit log, with where things stood before and after; when the
+ * log cannot be written, the answer says so and the change is done all the same. What the learner refuses comes back as an
+ * error that this interface declares.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+#include "daemon/base/clock.h"
+#include "schemas/audit.h"
+#include "tests/unit/daemon/whole.h"
+
+static int call(const char *method, json_t *params, json_t **ret, struct errtext *e)
+{
+	char name[64];
+
+	*ret = NULL;
+	snprintf(name, sizeof name, "io.redraft.Daemon.%s", method);
+	return rpc_call_sync(fixture_path("daemon/control.sock"), name, params, 30000, ret, e);
+}
+
+static json_t *done(const char *method, json_t *params)
+{
+	struct errtext e = {.text = ""};
+	json_t *out;
+
+	if (call(method, params, &out, &e))
+		fail_msg("%s: %s", method, e.text);
+	return out;
+}
+
+/* The log's last record of that name; new reference. */
+static json_t *last_of(const char *what)
+{
+	struct errtext e = {.text = ""};
+	struct audit_seen s;
+	json_t *records, *found = NULL, *r;
+	size_t i;
+
+	assert_int_equal(audit_last(fixture_path("audit"), 100, &s, &records, &e), 0);
+	json_array_foreach(records, i, r)
+		if (!strcmp(json_string_value(json_object_get(r, "what")), what))
+			found = r;
+	json_incref(found);
+	json_decref(records);
+	return found;
+}
+
+static bool was(const json_t *record, const char *place, const char *key)
+{
+	const json_t *v = json_object_get(json_object_get(record, place), key);
+
+	assert_true(json_is_boolean(v));
+	return json_is_true(v);
+}
+
+static void what_is_answered_is_in_the_log(void **state)
+{
+	static const char *const verbs[][3] = {{"PauseRollout", "paused", "1"}, {"ResumeRollout", "paused", ""}, {"Hold", "hold", "1"}, {"Release", "hold", ""}};
+	json_t *out, *r;
+
+	(void)state;
+	whole_run();
+	for (int i = 0; i < 4; i++) {
+		bool after = verbs[i][2][0];
+
+		out = done(verbs[i][0], json_pack("{s:s}", "reason", "a test"));
+		assert_true(json_is_true(json_object_get(out, "audited")));
+		json_decref(out);
+		r = last_of(verbs[i][0]);
+		assert_non_null(r);
+		assert_int_equal(was(r, "from", verbs[i][1]), !after);
+		assert_int_equal(was(r, "to", verbs[i][1]), after);
+		json_decref(r);
+	}
+}
+
+static void a_log_that_cannot_be_written_is_owned_up_to(void **state)
+{
+	json_t *out;
+
+	(void)state;
+	whole_run();
+	json_decref(done("Hold", NULL));
+	assert_int_equal(fs_remove_tree(fixture_path("audit")), 0);
+	assert_int_equal(fs_write_atomic(fixture_path("audit"), "x", 1), 0); /* a file where the folder was: also root cannot write there */
+	out = done("PauseRollout", NULL);
+	assert_true(json_is_false(json_object_get(out, "audited")));
+	json_decref(out);
+	out = done("Status", NULL);
+	assert_true(json_is_true(json_object_get(out, "paused")));
+	json_decref(out);
+	out = done("ResumeRollout", NULL); /* it waits behind the other */
+	assert_true(json_is_false(json_object_get(out, "audited")));
+	json_decref(out);
+}
+
+static void what_the_learner_refuses_is_declared(void **state)
+{
+	static const char *const said[][2] = {
+		{"io.redraft.Busy", "io.redraft.Daemon.Busy: said"},
+		{"io.redraft.NotEnough", "io.redraft.Daemon.NotEnough: said"},
+		{"io.redraft.NotReplayable", "io.redraft.Daemon.Failed: io.redraft.Learn.NotReplayable: said"},
+		{"io.redraft.Whatever", "io.redraft.Daemon.Failed: io.redraft.Learn.Whatever: said"},
+		{"org.varlink.service.InvalidParameter", "org.varlink.service.InvalidParameter: said"},
+		{"org.varlink.service.MethodNotFound", "io.redraft.Daemon.Failed: org.varlink.service.MethodNotFound: said"},
+	};
+	json_t *out;
+	char *idl;
+
+	(void)state;
+	assert_int_equal(fs_read_text("schemas/admin/io.redraft.Daemon.varlink", 1 << 20, &idl), 0);
+	peers_post(&peers, peers_learn_on);
+	whole_run();
+	for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+		struct errtext e = {.text = ""};
+		uint64_t until = clock_us() + 60000000;
+		char declared[80];
+		int r;
+
+		pthread_mutex_lock(&peers.lock);
+		peers.purge_error = said[i][0];
+		pthread_mutex_unlock(&peers.lock);
+		do /* the learner may be on its way up */
+			r = call("Purge", json_pack("{s:s}", "tenant", "0123456789abcdef"), &out, &e);
+		while (r == RPC_E_REMOTE && strstr(e.text, "LearnerAbsent") && clock_us() < until);
+		assert_int_equal(r, RPC_E_REMOTE);
+		if (strncmp(e.text, said[i][1], strlen(said[i][1])) != 0)
+			fail_msg("%s became %s", said[i][0], e.text);
+		if (sscanf(e.text, "io.redraft.Daemon.%70[A-Za-z]", declared + sprintf(declared, "error ")) == 1 && !strstr(idl, declared))
+			fail_msg("%s is not declared", declared);
+	}
+	pthread_mutex_lock(&peers.lock);
+	peers.purge_error = NULL;
+	pthread_mutex_unlock(&peers.lock);
+	free(idl);
+	out = done("Purge", json_pack("{s:s}", "tenant", "0123456789abcdef"));
+	assert_int_equal(json_integer_value(json_object_get(out, "records")), 2);
+	assert_true(json_is_true(json_object_get(out, "audited")));
+	json_decref(out);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(what_is_answered_is_in_the_log, whole_setup, whole_teardown),
+		cmocka_unit_test_setup_teardown(a_log_that_cannot_be_written_is_owned_up_to, whole_setup, whole_teardown),
+		cmocka_unit_test_setup_teardown(what_the_learner_refuses_is_declared, whole_setup, whole_teardown),
+	};
+
+	return cmocka_run_group_tests_name("admin", tests, NULL, NULL);
+}
