@@ -269,7 +269,7 @@ static void screen_leave(void)
 
 static bool screen_enter(void)
 {
-	struct sigaction sa = {.sa_handler = on_signal}; /* no SA_RESTART: poll wakes */
+	struct sigaction sa = {.sa_handler = on_signal}; /* no SA_RESTART: waits end */
 	struct termios raw;
 
 	if (tcgetattr(STDIN_FILENO, &before) < 0)
@@ -286,26 +286,43 @@ static bool screen_enter(void)
 	return true;
 }
 
-/* Until the next look is due; true: to end. A new size is drawn at once. */
-static bool wait_keys(struct top *t)
+/* Signals are held back but for the wait itself: one that comes between a look at its flag and the wait ends the wait. */
+static bool wait_held(struct top *t, uint64_t due, const sigset_t *let)
 {
-	uint64_t due = clock_us() + (uint64_t)(t->c->interval * 1e6);
-
-	while (!ended) {
+	for (;;) {
 		uint64_t now = clock_us();
 		struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+		struct timespec left;
 		char key = 0;
 
-		if (now >= due)
-			return false;
-		if (poll(&p, 1, (int)((due - now) / 1000 + 1)) > 0 && (read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q'))
+		if (ended)
 			return true;
 		if (resized) {
 			resized = 0;
 			draw(t);
 		}
+		if (now >= due)
+			return false;
+		left = (struct timespec){.tv_sec = (time_t)((due - now) / 1000000), .tv_nsec = (long)((due - now) % 1000000 * 1000)};
+		if (ppoll(&p, 1, &left, let) > 0 && (read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q'))
+			return true;
 	}
-	return true;
+}
+
+/* Until the next look is due; true: to end. A new size is drawn at once. */
+static bool wait_keys(struct top *t)
+{
+	sigset_t ours, before_us;
+	bool end;
+
+	sigemptyset(&ours);
+	sigaddset(&ours, SIGWINCH);
+	sigaddset(&ours, SIGINT);
+	sigaddset(&ours, SIGTERM);
+	(void)sigprocmask(SIG_BLOCK, &ours, &before_us);
+	end = wait_held(t, clock_us() + (uint64_t)(t->c->interval * 1e6), &before_us);
+	(void)sigprocmask(SIG_SETMASK, &before_us, NULL);
+	return end;
 }
 
 int ctl_top(const struct ctl_verb *v, const struct ctl_conf *c, const char **pos, int n_pos)
