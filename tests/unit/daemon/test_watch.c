@@ -413,7 +413,8 @@ static void retention_passes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(means), cmocka_unit_test(bounded), cmocka_unit_test(who_comes_back_begins_anew), cmocka_unit_test(records_of_another_target_are_not_ours),
-					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(a_log_made_anew_is_known_by_a_record), cmocka_unit_test(reads_what_is_produced), cmocka_unit_test(a_refusal_is_said_once),
+					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(a_log_made_anew_is_known_by_a_record),
+					   cmocka_unit_test(reads_what_is_produced), cmocka_unit_test(a_refusal_is_said_once),
 					   cmocka_unit_test(a_leader_moves), cmocka_unit_test(retention_passes)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
