@@ -287,13 +287,6 @@ static int redraftd_doors(struct redraftd *d, struct errtext *e)
 	return r;
 }
 
-/* There from the start: an alert on its increase would not see a first one that brings the series with it. */
-static struct metric *redraftd_reloads(struct redraftd *d, bool refused)
-{
-	return metrics_counter(d->metrics, "redraft_reloads_total", refused ? "result=\"refused\"" : "result=\"done\"",
-			       "Configurations read again, and whether they were taken.");
-}
-
 static int redraftd_start(struct redraftd *d, struct errtext *e)
 {
 	struct act_options o;
@@ -321,8 +314,6 @@ static int redraftd_start(struct redraftd *d, struct errtext *e)
 	if (!r)
 		r = service_new(&(struct service_options){.loop = d->loop}, &d->service); /* the loop's turning is all there is to watch */
 	if (!r) {
-		(void)redraftd_reloads(d, true);
-		(void)redraftd_reloads(d, false);
 		loop_timer_set(d->second, 1000000);
 		(void)clock_sure_ms(&d->sure, NULL);
 		d->place = audit_place(&act_rollout(d->act)->s);
@@ -386,7 +377,6 @@ static void redraftd_reload(void *arg)
 	log_line(r < 0 ? LOG_ERROR : LOG_INFO, "%s", e.text);
 	news_say(d->news, "daemon", act_rollout(d->act)->s.live, "%s", e.text);
 	audit_note(d->audit, "Reload", NULL, NULL, "%s", e.text);
-	metric_add(redraftd_reloads(d, r < 0), 1);
 }
 
 int main(int argc, char **argv)
@@ -409,6 +399,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	d.reload = (struct reload){.program = &redraftd_program, .argc = argc, .argv = argv, .conf = &d.conf, .apply = redraftd_apply, .arg = &d};
+	reload_count(&d.reload, d.metrics);
 	loop_on_signal(d.loop, redraftd_stop, redraftd_reload, &d);
 	log_info("ready: store %s, sockets in %s", d.conf.store, d.conf.run_dir);
 	notify_state("READY=1");

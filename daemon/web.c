@@ -291,24 +291,17 @@ static void web_tick(void *arg)
 
 /* ---- life ---- */
 
-static int web_split(const char *listen, char *ret_host, size_t size, int *ret_port, struct errtext *e)
+static int web_split(const char *listen, char ret_host[static ADDRESS_HOST], int *ret_port, struct errtext *e)
 {
-	const char *colon = strrchr(listen, ':');
-	size_t n = colon ? (size_t)(colon - listen) : 0;
+	const char *text;
 	char *end;
 	long port;
 
-	if (!colon || !n || n >= size || !colon[1])
+	if (address_split(listen, ret_host, &text) || !ret_host[0])
 		return errtext_set(e, -EINVAL, "listen_metrics = %.100s: expected host:port", listen);
-	port = strtol(colon + 1, &end, 10);
+	port = strtol(text, &end, 10);
 	if (*end || port < 0 || port > 65535)
 		return errtext_set(e, -EINVAL, "listen_metrics = %.100s: a port is a number from 0 to 65535", listen);
-	if (listen[0] == '[' && listen[n - 1] == ']') {
-		listen++;
-		n -= 2;
-	}
-	memcpy(ret_host, listen, n);
-	ret_host[n] = '\0';
 	*ret_port = (int)port;
 	return 0;
 }
@@ -347,7 +340,7 @@ int web_new(struct loop *l, const struct web_options *o, struct web **ret, struc
 	w->o = *o;
 	w->start_us = clock_us();
 	snprintf(w->host, sizeof w->host, "%s", o->host);
-	r = web_split(o->listen, w->listen_name, sizeof w->listen_name, &port, e);
+	r = web_split(o->listen, w->listen_name, &port, e);
 	if (!r)
 		r = web_token(w, e);
 	if (!r)

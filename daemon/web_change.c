@@ -120,7 +120,44 @@ static void web_answered(void *arg, const char *error, const char *text, uint32_
 	free(x);
 }
 
-static void web_do(struct web *w, struct evhttp_request *q, const char *verb, const json_t *body)
+static void web_rollback(struct web_request *x)
+{
+	snprintf(x->detail, sizeof x->detail, "version %u", act_rollout(x->w->o.act)->s.live);
+	act_rollback(x->w->o.act, x->who, "", web_answered, x);
+}
+
+static void web_hold(struct web_request *x)
+{
+	char why[sizeof x->why];
+
+	memcpy(why, x->why, sizeof why); /* x may be answered and gone while this is looked at */
+	act_hold(x->w->o.act, why, web_answered, x);
+}
+
+static void web_release(struct web_request *x)
+{
+	act_release(x->w->o.act, web_answered, x);
+}
+
+static const struct web_verb {
+	const char *name, *what; /* in the path; in the log */
+	bool leaves;             /* the version that is left must be named */
+	void (*go)(struct web_request *x);
+} web_verbs[] = {
+	{"rollback", "Rollback", true, web_rollback},
+	{"hold", "Hold", false, web_hold},
+	{"release", "Release", false, web_release},
+};
+
+static const struct web_verb *web_verb(const char *name)
+{
+	for (size_t i = 0; i < sizeof web_verbs / sizeof *web_verbs; i++)
+		if (!strcmp(web_verbs[i].name, name))
+			return &web_verbs[i];
+	return NULL;
+}
+
+static void web_do(struct web *w, struct evhttp_request *q, const struct web_verb *v, const json_t *body)
 {
 	struct evhttp_connection *c = evhttp_request_get_connection(q);
 	const json_t *from = json_object_get(body, "live"), *reason = json_object_get(body, "reason");
@@ -129,11 +166,11 @@ static void web_do(struct web *w, struct evhttp_request *q, const char *verb, co
 	char *address = NULL;
 	uint16_t port = 0;
 
-	if (!strcmp(verb, "rollback") && !json_is_integer(from)) {
+	if (v->leaves && !json_is_integer(from)) {
 		web_fail(q, 400, "live: the number of the version that is left");
 		return;
 	}
-	if (!strcmp(verb, "rollback") && json_integer_value(from) != live) {
+	if (v->leaves && json_integer_value(from) != live) {
 		web_fail(q, 409, "version %u is live, not the one you saw; look again", live);
 		return;
 	}
@@ -151,17 +188,10 @@ static void web_do(struct web *w, struct evhttp_request *q, const char *verb, co
 	x->w = w;
 	x->from = audit_place(&act_rollout(w->o.act)->s);
 	snprintf(x->why, sizeof x->why, "%s", reason ? json_string_value(reason) : "from the page");
-	x->what = !strcmp(verb, "rollback") ? "Rollback" : !strcmp(verb, "hold") ? "Hold" : "Release";
+	x->what = v->what;
 	snprintf(x->who, sizeof x->who, "the page, from %.45s port %u", address ? address : "?", port);
 	evhttp_connection_set_closecb(c, web_request_gone, x);
-	if (!strcmp(verb, "rollback")) {
-		snprintf(x->detail, sizeof x->detail, "version %u", live);
-		act_rollback(w->o.act, x->who, "", web_answered, x);
-	} else if (!strcmp(verb, "hold")) {
-		act_hold(w->o.act, reason ? json_string_value(reason) : "from the page", web_answered, x);
-	} else {
-		act_release(w->o.act, web_answered, x);
-	}
+	v->go(x);
 }
 
 static void web_refuse(struct web *w, struct evhttp_request *q, int code, const char *why)
@@ -180,7 +210,7 @@ static void web_refuse(struct web *w, struct evhttp_request *q, int code, const 
 
 void web_change(struct web *w, struct evhttp_request *q)
 {
-	const char *verb = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(q)) + strlen("/api/");
+	const struct web_verb *v = web_verb(evhttp_uri_get_path(evhttp_request_get_evhttp_uri(q)) + strlen("/api/"));
 	struct evbuffer *in = evhttp_request_get_input_buffer(q);
 	size_t n = evbuffer_get_length(in);
 	json_t *body;
@@ -199,9 +229,11 @@ void web_change(struct web *w, struct evhttp_request *q)
 		return;
 	}
 	body = n ? json_loadb((const char *)evbuffer_pullup(in, -1), n, 0, NULL) : json_object();
-	if (!json_is_object(body))
+	if (!v)
+		web_fail(q, 404, "there is no such change");
+	else if (!json_is_object(body))
 		web_fail(q, 400, "the body must be a JSON object");
 	else
-		web_do(w, q, verb, body);
+		web_do(w, q, v, body);
 	json_decref(body);
 }

@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "daemon/base/address.h"
 #include "daemon/base/sha.h"
 #include "daemon/web.h"
 
@@ -14,7 +15,7 @@ struct history;
 
 struct web {
 	struct web_options o; /* host and listen are copies */
-	char listen_name[128], host[128];
+	char listen_name[ADDRESS_HOST], host[128];
 	struct evhttp *http;
 	struct evhttp_bound_socket *bound;
 	struct loop_timer *tick;

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/base/address.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/sha.h"
 
@@ -51,24 +52,18 @@ struct place {
 static int place_of(const struct meet_options *o, struct place *ret, struct errtext *e)
 {
 	struct sockaddr_un *un = (struct sockaddr_un *)&ret->a;
-	char host[256];
-	const char *colon = strrchr(o->where, ':');
+	char host[ADDRESS_HOST];
+	const char *port;
 	struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
 	*ret = (struct place){0};
 	if (o->where[0] == '/') {
-		un->sun_family = AF_UNIX;
 		ret->path = true;
 		ret->len = sizeof *un;
-		if (strlen(o->where) >= sizeof un->sun_path)
-			return errtext_set(e, -EINVAL, "ranks.meet: the path of a socket has at most %zu characters", sizeof un->sun_path - 1);
-		memcpy(un->sun_path, o->where, strlen(o->where) + 1);
-		return 0;
+		return address_unix(o->where, un) ? errtext_set(e, -EINVAL, "ranks.meet: the path of a socket has at most %zu characters", sizeof un->sun_path - 1) : 0;
 	}
-	size_t n = colon ? (size_t)(colon - o->where) : 0, from = n > 1 && o->where[0] == '[' && colon[-1] == ']' ? 1 : 0;
-	if (!n || n >= sizeof host || !colon[1])
+	if (address_split(o->where, host, &port) || !*host)
 		return errtext_set(e, -EINVAL, "ranks.meet is '%.80s': it must be host:port, or the path of a socket from / on", o->where);
-	(void)snprintf(host, sizeof host, "%.*s", (int)(n - 2 * from), o->where + from);
-	int r = getaddrinfo(host, colon + 1, &hints, &found);
+	int r = getaddrinfo(host, port, &hints, &found);
 	if (r)
 		return errtext_set(e, -EINVAL, "ranks.meet: %.80s: %s", o->where, gai_strerror(r));
 	memcpy(&ret->a, found->ai_addr, found->ai_addrlen);
@@ -160,29 +155,20 @@ struct hall {
 	char refused[200]; /* the last one that was */
 };
 
-/* A rank 0 that was killed left it: a socket that nobody answers, and not a file that somebody named by mistake. */
-static void clear_away(const char *path)
-{
-	struct stat st;
-	if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode))
-		(void)unlink(path);
-}
-
 static int listen_at(const struct meet_options *o, const struct place *p, int *ret, struct errtext *e)
 {
 	static const int one = 1;
+	int r = p->path ? address_clear((const struct sockaddr_un *)&p->a) : 0; /* a rank 0 that was killed left it */
+	if (r == -EADDRINUSE)
+		return errtext_set(e, r, "ranks.meet: another group meets at %.120s", o->where);
+	if (r)
+		return errtext_set(e, r, "ranks.meet: %.120s: %s", o->where, strerror(-r));
 	int fd = socket(p->a.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return errtext_set(e, -errno, "a socket: %s", strerror(errno));
-	if (p->path && connect(fd, (const struct sockaddr *)&p->a, p->len) == 0) {
-		(void)close(fd);
-		return errtext_set(e, -EADDRINUSE, "ranks.meet: another group meets at %.120s", o->where);
-	}
-	if (p->path && errno == ECONNREFUSED)
-		clear_away(o->where);
 	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (bind(fd, (const struct sockaddr *)&p->a, p->len) || (p->path && chmod(o->where, 0600)) || listen(fd, GUESTS)) {
-		int r = -errno;
+		r = -errno;
 		(void)close(fd);
 		return errtext_set(e, r, "ranks.meet: %.120s: %s", o->where, strerror(-r));
 	}

@@ -2,31 +2,24 @@
 #include "serve/http_listen.h"
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "daemon/base/address.h"
 
 enum { BACKLOG = 512 };
 
 int http_listen_tcp(const char *where, struct errtext *e)
 {
-	const char *colon = strrchr(where, ':');
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found;
-	char host[256];
-	size_t n = colon ? (size_t)(colon - where) : 0;
+	char host[ADDRESS_HOST];
+	const char *port;
 	int fd, r, one = 1;
 
-	if (!colon || n >= sizeof host || !colon[1])
+	if (address_split(where, host, &port))
 		return errtext_set(e, -EINVAL, "listen '%.100s' must be host:port, such as 127.0.0.1:8080", where);
-	memcpy(host, where, n);
-	host[n] = 0;
-	if (n >= 2 && host[0] == '[' && host[n - 1] == ']') {
-		host[n - 1] = 0;
-		memmove(host, host + 1, n - 1);
-	}
-	r = getaddrinfo(*host ? host : NULL, colon + 1, &hints, &found);
+	r = getaddrinfo(*host ? host : NULL, port, &hints, &found);
 	if (r != 0)
 		return errtext_set(e, -EINVAL, "listen '%.100s' cannot be resolved: %s", where, gai_strerror(r));
 	fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -43,33 +36,16 @@ int http_listen_tcp(const char *where, struct errtext *e)
 	return fd;
 }
 
-/* A socket file that nobody answers is what a killed process leaves behind. */
-static bool is_stale(const struct sockaddr_un *a)
-{
-	struct stat st;
-	bool stale;
-	int fd;
-
-	if (lstat(a->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
-		return false;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return false;
-	stale = connect(fd, (const struct sockaddr *)a, sizeof *a) < 0 && errno == ECONNREFUSED;
-	close(fd);
-	return stale;
-}
-
 int http_listen_unix(const char *path, struct errtext *e)
 {
-	struct sockaddr_un a = {.sun_family = AF_UNIX};
-	int fd, r = 0;
+	struct sockaddr_un a;
+	int fd, r;
 
-	if (strlen(path) >= sizeof a.sun_path)
+	if (address_unix(path, &a))
 		return errtext_set(e, -EINVAL, "listen_unix '%.120s' is longer than the %zu bytes a socket's path may have", path, sizeof a.sun_path - 1);
-	memcpy(a.sun_path, path, strlen(path) + 1);
-	if (is_stale(&a))
-		(void)unlink(path);
+	r = address_clear(&a); /* what a killed process leaves behind */
+	if (r < 0)
+		return errtext_set(e, r, "cannot listen on %.150s: %s", path, strerror(-r));
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0)
 		r = -errno;

@@ -370,13 +370,6 @@ static int apply(void *arg, const void *fresh, struct errtext *e)
 	return 0;
 }
 
-/* There from the start: an alert on its increase would not see a first one that brings the series with it. */
-static struct metric *reloads(struct serve *s, bool refused)
-{
-	return metrics_counter(s->metrics, "redraft_reloads_total", refused ? "result=\"refused\"" : "result=\"done\"",
-			       "Configurations read again, and whether they were taken.");
-}
-
 static void on_reload(void *arg)
 {
 	struct serve *s = arg;
@@ -390,9 +383,7 @@ static void on_reload(void *arg)
 	if (s->keys)
 		refresh_keys(s);
 	r = reload_now(&s->reload, &e);
-
 	log_line(r < 0 ? LOG_ERROR : LOG_INFO, "%s", e.text);
-	metric_add(reloads(s, r < 0), 1);
 }
 
 /* --- what the service manager hears --- */
@@ -503,8 +494,7 @@ static int start(struct serve *s, struct errtext *e)
 	s->metrics = metrics_new();
 	if (!s->metrics || loop_new(&s->loop) < 0)
 		return errtext_set(e, -ENOMEM, "out of memory");
-	(void)reloads(s, true);
-	(void)reloads(s, false);
+	reload_count(&s->reload, s->metrics);
 	if ((r = read_tenant_key(s, e)) < 0 || (r = open_keys(s, e)) < 0 || (r = open_front(s, e)) < 0)
 		return r;
 	r = loop_timer_new(s->loop, on_drain_over, s, &s->drain);

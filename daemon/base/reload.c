@@ -22,6 +22,13 @@ static int reload_take(struct reload *r, void *fresh, struct errtext *e)
 			   m ? waits : "");
 }
 
+void reload_count(struct reload *r, struct metrics *m)
+{
+	for (int i = 0; i < 2; i++)
+		r->counted[i] = metrics_counter(m, "redraft_reloads_total", i ? "result=\"refused\"" : "result=\"done\"",
+						"Configurations read again, and whether they were taken.");
+}
+
 int reload_now(struct reload *r, struct errtext *ret_sentence)
 {
 	const char *pos[RELOAD_MAX_POS];
@@ -41,7 +48,9 @@ int reload_now(struct reload *r, struct errtext *ret_sentence)
 		(void)errtext_set(ret_sentence, 0, "not reloaded, the running configuration stands: %.190s", e.text);
 	else
 		*ret_sentence = e;
-	*(res < 0 ? &r->refused : &r->done) += 1;
+	r->refused += res < 0;
+	if (r->counted[res < 0])
+		metric_add(r->counted[res < 0], 1);
 	notify_state("READY=1");
 	return res;
 }

@@ -7,6 +7,7 @@
  */
 #pragma once
 #include "daemon/base/conf.h"
+#include "daemon/base/metrics.h"
 
 struct reload {
 	const struct conf_program *program;
@@ -17,8 +18,12 @@ struct reload {
 	 * live on as the running configuration's. */
 	int (*apply)(void *arg, const void *fresh, struct errtext *e);
 	void *arg;
-	unsigned long done, refused; /* counts */
+	struct metric *counted[2]; /* done, refused; NULL = by nobody. reload_count() makes them */
+	unsigned long refused;
 };
+
+/* redraft_reloads_total, from the start: an alert on its increase would not see a first one that brings the series with it. */
+void reload_count(struct reload *r, struct metrics *m);
 
 /* 0 or negative; either way ret_sentence says what happened, for the log. */
 int reload_now(struct reload *r, struct errtext *ret_sentence);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "daemon/base/address.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/loop_guard.h"
@@ -55,7 +56,7 @@ static int exchange_init(struct rpc_exchange *x, const char *method, json_t *par
 static int exchange_connect(struct rpc_exchange *x, const char *path)
 {
 	struct sockaddr_un a;
-	int r = rpc_address(path, &a);
+	int r = address_unix(path, &a);
 
 	if (r < 0)
 		return r;

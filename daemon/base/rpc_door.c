@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/base/activate.h"
+#include "daemon/base/address.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/rpc_inside.h"
 #include "daemon/base/rpc_wire.h"
@@ -51,21 +52,13 @@ static void door_accept(evutil_socket_t fd, short what, void *arg)
 /* A socket file left by a dead process is removed; one that answers is not ours. */
 static int door_clear(const char *path, const struct sockaddr_un *a, struct errtext *e)
 {
-	struct stat st;
-	int fd, r;
+	int r = address_clear(a);
 
-	if (lstat(path, &st) < 0)
-		return errno == ENOENT ? 0 : errtext_set(e, -errno, "%s: %s", path, strerror(errno));
-	if (!S_ISSOCK(st.st_mode))
-		return errtext_set(e, -EEXIST, "%s exists and is not a socket; remove it", path);
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	r = connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 || errno == EAGAIN;
-	close(fd);
-	if (r)
-		return errtext_set(e, -EADDRINUSE, "%s: another process answers there; stop it first", path);
-	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
+	if (r == -EEXIST)
+		return errtext_set(e, r, "%s exists and is not a socket; remove it", path);
+	if (r == -EADDRINUSE)
+		return errtext_set(e, r, "%s: another process answers there; stop it first", path);
+	return r ? errtext_set(e, r, "%s: %s", path, strerror(-r)) : 0;
 }
 
 static int door_bind(struct rpc_door *d, const char *run_dir, const char *name, mode_t mode, struct errtext *e)
@@ -76,7 +69,7 @@ static int door_bind(struct rpc_door *d, const char *run_dir, const char *name, 
 
 	if (snprintf(path, sizeof path, "%s/%s", run_dir, name) >= (int)sizeof path)
 		return errtext_set(e, -ENAMETOOLONG, "run_dir %.80s...: a socket path has at most 107 bytes", run_dir);
-	r = rpc_address(path, &a);
+	r = address_unix(path, &a);
 	if (!r)
 		r = door_clear(path, &a, e);
 	if (r < 0)

@@ -61,18 +61,6 @@ int rpc_append(struct buf *out, const json_t *msg)
 	return r;
 }
 
-int rpc_address(const char *path, struct sockaddr_un *ret)
-{
-	size_t n = strlen(path);
-	struct sockaddr_un a = {.sun_family = AF_UNIX};
-
-	if (n >= sizeof a.sun_path)
-		return -ENAMETOOLONG;
-	memcpy(a.sun_path, path, n + 1);
-	*ret = a;
-	return 0;
-}
-
 json_t *rpc_make_call(const char *method, json_t *params)
 {
 	json_t *call = json_object();

@@ -3,7 +3,6 @@
  */
 #pragma once
 #include <jansson.h>
-#include <sys/un.h>
 #include "daemon/base/buf.h"
 
 enum {
@@ -17,7 +16,6 @@ enum {
 int MUSTCHECK rpc_parse(const void *p, size_t n, json_t **ret, struct errtext *e);
 /* Append msg and a NUL. -E2BIG when it does not fit below out->max. */
 int MUSTCHECK rpc_append(struct buf *out, const json_t *msg);
-int MUSTCHECK rpc_address(const char *path, struct sockaddr_un *ret);
 /* {"method", "parameters"} of a call; params is taken. NULL when out of memory */
 json_t *rpc_make_call(const char *method, json_t *params);
 /* Split a reply. 0: *ret_params borrowed from msg (may be NULL: none). 1: the peer

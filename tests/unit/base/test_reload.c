@@ -63,9 +63,12 @@ static void all_or_nothing(void **state)
 	char *argv[] = {(char *)(uintptr_t)"redraft-test", (char *)(uintptr_t)"--config", path};
 	struct conf c;
 	struct reload r = {.program = &program, .argc = 3, .argv = argv, .conf = &c, .apply = apply};
+	struct metrics *m = metrics_new();
+	struct buf b = BUF_INIT(0);
 	struct errtext e = {""};
 
 	(void)state;
+	reload_count(&r, m);
 	file("names = x,y\n[draft]\nk = 2\n");
 	assert_int_equal(conf_load(&program, 3, argv, &c, NULL, 0, NULL, &e), 0);
 	assert_int_equal(reload_now(&r, &e), 0);
@@ -98,8 +101,13 @@ static void all_or_nothing(void **state)
 	assert_int_equal(c.k, 5);
 	assert_string_equal(c.names, "z");
 	assert_int_equal(applied.times, 1);
-	assert_int_equal(r.done, 2);
 	assert_int_equal(r.refused, 5);
+	assert_int_equal(metrics_print(m, &b), 0);
+	assert_int_equal(buf_append(&b, "", 1), 0);
+	assert_non_null(strstr((char *)b.data, "redraft_reloads_total{result=\"done\"} 2\n"));
+	assert_non_null(strstr((char *)b.data, "redraft_reloads_total{result=\"refused\"} 5\n"));
+	buf_done(&b);
+	metrics_free(m);
 	conf_done(&program, &c);
 	unlink(path);
 }

@@ -17,6 +17,7 @@
 #include "daemon/base/fs.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/rpc.h"
+#include "daemon/base/address.h"
 #include "daemon/base/rpc_wire.h"
 
 static const char idl[] = "# a test\ninterface io.redraft.Test\nmethod Echo(x: int) -> (x: int)\n";
@@ -168,7 +169,7 @@ static int dial(const char *path)
 	struct timeval tv = {.tv_sec = 5};
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	assert_int_equal(rpc_address(path, &a), 0);
+	assert_int_equal(address_unix(path, &a), 0);
 	assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
 	return fd;
@@ -522,7 +523,7 @@ static void second_server_is_refused(void **state)
 	char path[96];
 	snprintf(path, sizeof path, "%s/control.sock", dir);
 	struct sockaddr_un a;
-	assert_int_equal(rpc_address(path, &a), 0);
+	assert_int_equal(address_unix(path, &a), 0);
 	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
 	close(fd);
@@ -609,7 +610,7 @@ static void async_calls(void **state)
 
 	/* a peer that accepts and hangs up, then one that never accepts */
 	snprintf(silent, sizeof silent, "%s/silent.sock", f->dir);
-	assert_int_equal(rpc_address(silent, &a), 0);
+	assert_int_equal(address_unix(silent, &a), 0);
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
 	assert_int_equal(listen(fd, 1), 0);

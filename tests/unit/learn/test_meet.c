@@ -252,7 +252,7 @@ static void test_alone(void **state)
 	(void)close(fd);
 	begin(&x, 0, 2, where, NULL, 1);
 	end(&x);
-	refused(&x, -EADDRINUSE, where);
+	refused(&x, -EEXIST, where);
 	assert_true(is_there());
 }
 
