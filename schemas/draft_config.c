@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/base/sha.h"
-#include "schemas/config_reader.h"
+#include "schemas/json_reader.h"
 #include "schemas/draft_layout.h"
 
 enum { SIZE_LIMIT = 1 << 20 /* any single dimension */, CONFIG_LIMIT = 1 << 20 };

@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
-#include "schemas/config_reader.h"
+#include "schemas/json_reader.h"
 
 static const struct {
 	const char *class, *type;

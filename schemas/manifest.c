@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/base/fs.h"
+#include "schemas/json_reader.h"
 
 enum { FILE_MAX = 4 << 20, VERSIONS_MAX = 100000 };
 
@@ -56,47 +57,6 @@ int store_frozen_file(const char *store, const char *target_fp, char *ret, size_
 }
 
 /* ---- reading ---- */
-
-struct reader { /* the first failure sticks */
-	const json_t *o;
-	const char *path;
-	struct errtext *e;
-	int rc;
-};
-
-static uint64_t integer(struct reader *d, const char *key, uint64_t max)
-{
-	const json_t *v = json_object_get(d->o, key);
-
-	if (d->rc == 0 && (!json_is_integer(v) || json_integer_value(v) < 0 || (uint64_t)json_integer_value(v) > max))
-		d->rc = errtext_set(d->e, -EINVAL, "%.120s: %s is not a number from 0 to %llu", d->path, key, (unsigned long long)max);
-	return d->rc == 0 ? (uint64_t)json_integer_value(v) : 0;
-}
-
-static void string(struct reader *d, const char *key, bool required, char *ret, size_t size)
-{
-	const json_t *v = json_object_get(d->o, key);
-
-	if (d->rc < 0)
-		return;
-	if (!v && !required) {
-		*ret = 0;
-		return;
-	}
-	if (!json_is_string(v) || json_string_length(v) >= size || (required && !json_string_length(v)))
-		d->rc = errtext_set(d->e, -EINVAL, "%.120s: %s is missing or too long", d->path, key);
-	else
-		strcpy(ret, json_string_value(v));
-}
-
-static bool boolean(struct reader *d, const char *key)
-{
-	const json_t *v = json_object_get(d->o, key);
-
-	if (d->rc == 0 && !json_is_boolean(v))
-		d->rc = errtext_set(d->e, -EINVAL, "%.120s: %s is not true or false", d->path, key);
-	return json_is_true(v);
-}
 
 /* A whole JSON object from a file, its schema checked. */
 static int load(const char *path, json_t **ret, struct errtext *e)
@@ -150,14 +110,14 @@ int manifest_read(const char *dir, struct manifest *ret, struct errtext *e)
 	if (r < 0)
 		return r;
 	struct reader d = {.o = o, .path = path, .e = e};
-	m.number = (uint32_t)integer(&d, "number", UINT32_MAX);
-	m.parent = (uint32_t)integer(&d, "parent", UINT32_MAX);
-	string(&d, "target_fp", true, m.target_fp, sizeof m.target_fp);
-	string(&d, "draft_fp", true, m.draft_fp, sizeof m.draft_fp);
-	string(&d, "weights_sha", true, m.weights_sha, sizeof m.weights_sha);
-	string(&d, "model_sha", true, m.model_sha, sizeof m.model_sha);
-	string(&d, "config_sha", true, m.config_sha, sizeof m.config_sha);
-	string(&d, "created", false, m.created, sizeof m.created);
+	m.number = reader_u32(&d, "number");
+	m.parent = reader_u32(&d, "parent");
+	reader_text(&d, "target_fp", READER_NOT_EMPTY, m.target_fp, sizeof m.target_fp);
+	reader_text(&d, "draft_fp", READER_NOT_EMPTY, m.draft_fp, sizeof m.draft_fp);
+	reader_text(&d, "weights_sha", READER_NOT_EMPTY, m.weights_sha, sizeof m.weights_sha);
+	reader_text(&d, "model_sha", READER_NOT_EMPTY, m.model_sha, sizeof m.model_sha);
+	reader_text(&d, "config_sha", READER_NOT_EMPTY, m.config_sha, sizeof m.config_sha);
+	reader_text(&d, "created", READER_MAY_BE_ABSENT, m.created, sizeof m.created);
 	if (d.rc == 0) {
 		m.cut = json_incref(json_object_get(o, "cut"));
 		m.training = json_incref(json_object_get(o, "training"));
@@ -242,9 +202,9 @@ static void read_versions(struct reader *d, struct store_state *s)
 		struct reader dv = {.o = v, .path = d->path, .e = d->e};
 		struct version_entry *x = &s->versions[s->n_versions++];
 		char state[16] = "";
-		x->number = (uint32_t)integer(&dv, "number", UINT32_MAX);
-		string(&dv, "state", true, state, sizeof state);
-		string(&dv, "reason", false, x->reason, sizeof x->reason);
+		x->number = reader_u32(&dv, "number");
+		reader_text(&dv, "state", READER_NOT_EMPTY, state, sizeof state);
+		reader_text(&dv, "reason", READER_MAY_BE_ABSENT, x->reason, sizeof x->reason);
 		if (dv.rc == 0 && version_state_parse(state, &x->state) < 0)
 			dv.rc = errtext_set(d->e, -EINVAL, "%.120s: version %u is in no known state: %s", d->path, x->number, state);
 		if (dv.rc < 0) {
@@ -261,10 +221,10 @@ static void read_canary(struct reader *d, struct store_state *s)
 
 	if (!c || json_is_null(c))
 		return;
-	s->canary.version = (uint32_t)integer(&dc, "version", UINT32_MAX);
-	s->canary.permille = (uint32_t)integer(&dc, "permille", 1000);
-	string(&dc, "salt", false, s->canary.salt, sizeof s->canary.salt);
-	string(&dc, "since", false, s->canary.since, sizeof s->canary.since);
+	s->canary.version = reader_u32(&dc, "version");
+	s->canary.permille = (uint32_t)reader_count(&dc, "permille", 1000);
+	reader_text(&dc, "salt", READER_MAY_BE_ABSENT, s->canary.salt, sizeof s->canary.salt);
+	reader_text(&dc, "since", READER_MAY_BE_ABSENT, s->canary.since, sizeof s->canary.since);
 	d->rc = dc.rc;
 }
 
@@ -280,15 +240,15 @@ int store_state_read(const char *store, struct store_state *ret, struct errtext 
 	if (r < 0)
 		return r;
 	struct reader d = {.o = o, .path = path, .e = e};
-	s.generation = integer(&d, "generation", INT64_MAX);
-	s.next_number = (uint32_t)integer(&d, "next_number", UINT32_MAX);
-	s.live = (uint32_t)integer(&d, "live", UINT32_MAX);
-	s.previous = (uint32_t)integer(&d, "previous", UINT32_MAX);
-	s.base = (uint32_t)integer(&d, "base", UINT32_MAX);
-	s.pin = (uint32_t)integer(&d, "pin", UINT32_MAX);
-	s.hold = boolean(&d, "hold");
-	s.paused = boolean(&d, "paused");
-	string(&d, "alarm", false, s.alarm, sizeof s.alarm);
+	s.generation = reader_count(&d, "generation", INT64_MAX);
+	s.next_number = reader_u32(&d, "next_number");
+	s.live = reader_u32(&d, "live");
+	s.previous = reader_u32(&d, "previous");
+	s.base = reader_u32(&d, "base");
+	s.pin = reader_u32(&d, "pin");
+	s.hold = reader_bool(&d, "hold");
+	s.paused = reader_bool(&d, "paused");
+	reader_text(&d, "alarm", READER_MAY_BE_ABSENT, s.alarm, sizeof s.alarm);
 	read_canary(&d, &s);
 	read_versions(&d, &s);
 	json_decref(o);

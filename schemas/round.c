@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "schemas/json_reader.h"
 
 enum { ROUND_MAX_BYTES = 64 * 1024 };
 
@@ -85,36 +86,6 @@ int round_encode(struct buf *out, const struct round_record *r)
 
 /* ---- decoding ---- */
 
-struct reader { /* the first failure sticks */
-	const json_t *o;
-	struct errtext *e;
-	int rc;
-};
-
-static uint64_t integer(struct reader *d, const char *key, uint64_t max)
-{
-	const json_t *v = json_object_get(d->o, key);
-
-	if (d->rc == 0 && (!json_is_integer(v) || json_integer_value(v) < 0 || (uint64_t)json_integer_value(v) > max))
-		d->rc = errtext_set(d->e, -EINVAL, "%s: not a number from 0 to %llu", key, (unsigned long long)max);
-	return d->rc == 0 ? (uint64_t)json_integer_value(v) : 0;
-}
-
-static uint32_t u32(struct reader *d, const char *key)
-{
-	return (uint32_t)integer(d, key, UINT32_MAX);
-}
-
-static void string(struct reader *d, const char *key, char *ret, size_t size)
-{
-	const char *v = json_string_value(json_object_get(d->o, key));
-
-	if (d->rc == 0 && (!v || strlen(v) >= size))
-		d->rc = errtext_set(d->e, -EINVAL, "%s: not a string shorter than %zu bytes", key, size);
-	if (d->rc == 0)
-		strcpy(ret, v);
-}
-
 static void array(struct reader *d, const char *key, uint32_t *ret, int n)
 {
 	const json_t *a = json_object_get(d->o, key);
@@ -146,37 +117,35 @@ static int check_counts(const struct round_record *r, struct errtext *e)
 static int decode_object(const json_t *o, struct round_record *r, struct errtext *e)
 {
 	struct reader d = {.o = o, .e = e};
-	const json_t *last = json_object_get(o, "last"), *ttft = json_object_get(o, "ttft_ms");
+	const json_t *ttft = json_object_get(o, "ttft_ms");
 
-	if (integer(&d, "schema", UINT32_MAX) != 1 && d.rc == 0)
+	if (reader_count(&d, "schema", UINT32_MAX) != 1 && d.rc == 0)
 		return errtext_set(e, -EINVAL, "schema is not 1");
-	string(&d, "target_fp", r->target_fp, sizeof r->target_fp);
-	string(&d, "producer", r->producer, sizeof r->producer);
-	string(&d, "request", r->request, sizeof r->request);
-	string(&d, "conversation", r->conversation, sizeof r->conversation);
-	string(&d, "domain", r->domain, sizeof r->domain);
-	string(&d, "tenant", r->tenant, sizeof r->tenant);
-	r->seq = integer(&d, "seq", INT64_MAX);
-	r->part = u32(&d, "part");
-	r->version = u32(&d, "version");
-	r->context_bucket = (int)integer(&d, "context_bucket", ROUND_BUCKETS - 1);
-	r->k = (int)integer(&d, "k", ROUND_MAX_K);
-	r->rounds = u32(&d, "rounds");
+	reader_text(&d, "target_fp", READER_MAY_BE_EMPTY, r->target_fp, sizeof r->target_fp);
+	reader_text(&d, "producer", READER_MAY_BE_EMPTY, r->producer, sizeof r->producer);
+	reader_text(&d, "request", READER_MAY_BE_EMPTY, r->request, sizeof r->request);
+	reader_text(&d, "conversation", READER_MAY_BE_EMPTY, r->conversation, sizeof r->conversation);
+	reader_text(&d, "domain", READER_MAY_BE_EMPTY, r->domain, sizeof r->domain);
+	reader_text(&d, "tenant", READER_MAY_BE_EMPTY, r->tenant, sizeof r->tenant);
+	r->seq = reader_count(&d, "seq", INT64_MAX);
+	r->part = reader_u32(&d, "part");
+	r->version = reader_u32(&d, "version");
+	r->context_bucket = (int)reader_count(&d, "context_bucket", ROUND_BUCKETS - 1);
+	r->k = (int)reader_count(&d, "k", ROUND_MAX_K);
+	r->rounds = reader_u32(&d, "rounds");
 	array(&d, "proposed", r->proposed, r->k);
 	array(&d, "accepted", r->accepted, r->k);
 	if (json_object_get(o, "tree_proposed")) { /* absent: every round was a chain */
 		array(&d, "tree_proposed", r->tree_proposed, r->k);
 		array(&d, "tree_accepted", r->tree_accepted, r->k);
 	}
-	r->tokens = u32(&d, "tokens");
-	r->prompt_tokens = u32(&d, "prompt_tokens");
+	r->tokens = reader_u32(&d, "tokens");
+	r->prompt_tokens = reader_u32(&d, "prompt_tokens");
 	array(&d, "tpot_ms", r->tpot_ms, ROUND_TPOT_EDGES + 1);
-	r->dropped_records = u32(&d, "drops");
-	if (d.rc == 0 && !json_is_boolean(last))
-		d.rc = errtext_set(e, -EINVAL, "last: not true or false");
+	r->dropped_records = reader_u32(&d, "drops");
+	r->last = reader_bool(&d, "last");
 	if (d.rc == 0 && !(json_is_number(ttft) && json_number_value(ttft) >= 0))
 		d.rc = errtext_set(e, -EINVAL, "ttft_ms: not a number from 0 up");
-	r->last = json_is_true(last);
 	r->ttft_ms = json_number_value(ttft);
 	return d.rc < 0 ? d.rc : check_counts(r, e);
 }
