@@ -72,6 +72,6 @@ json_t *act_serve_status(const struct act *a);  /* borrowed; last known, NULL = 
 json_t *act_learn_status(const struct act *a);
 const char *act_last_event(const struct act *a);
 /* Each sentence as it is said, to one listener; heard NULL: to nobody. What moved has moved by then. */
-enum act_news { ACT_NEWS_ROLLOUT, ACT_NEWS_DRIFT, ACT_NEWS_DECAY, ACT_NEWS_KAFKA };
+enum act_news { ACT_NEWS_ROLLOUT, ACT_NEWS_DRIFT, ACT_NEWS_DECAY, ACT_NEWS_KAFKA, ACT_NEWS_LEARNER };
 typedef void act_heard(void *arg, enum act_news kind, const char *text);
 void act_on_news(struct act *a, act_heard *heard, void *arg);

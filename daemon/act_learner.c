@@ -140,14 +140,14 @@ void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against
 		a->eval.started_us = 0; /* out of memory: stays running until the learner comes again */
 }
 
-/* What the learner lost of the log: its sentence is ours too. */
-static void act_learner_gaps(struct act *a, const json_t *fresh)
+/* What went wrong at the learner, once for each time that it is counted anew: its sentence is ours too. */
+static void act_learner_trouble(struct act *a, const json_t *fresh, const char *part, const char *count, const char *sentence, enum act_news kind)
 {
-	const json_t *was = json_object_get(a->learn_status, "records"), *is = json_object_get(fresh, "records");
-	const char *text = json_string_value(json_object_get(is, "last_gap"));
+	const json_t *was = json_object_get(a->learn_status, part), *is = json_object_get(fresh, part);
+	const char *text = json_string_value(json_object_get(is, sentence));
 
-	if (text && text[0] && (!was || json_integer_value(json_object_get(is, "gaps")) > json_integer_value(json_object_get(was, "gaps"))))
-		act_say(a, ACT_NEWS_KAFKA, text);
+	if (text && text[0] && (!was || json_integer_value(json_object_get(is, count)) > json_integer_value(json_object_get(was, count))))
+		act_say(a, kind, text);
 }
 
 static void act_learner_said(void *arg, int r, json_t *params, const char *error)
@@ -162,7 +162,8 @@ static void act_learner_said(void *arg, int r, json_t *params, const char *error
 	if (r >= 0)
 		a->learn_silent = 0;
 	if (r == 0) {
-		act_learner_gaps(a, params);
+		act_learner_trouble(a, params, "records", "gaps", "last_gap", ACT_NEWS_KAFKA);
+		act_learner_trouble(a, params, "checkpoint", "failed", "error", ACT_NEWS_LEARNER);
 		json_decref(a->learn_status);
 		a->learn_status = json_incref(params);
 		act_learn_metrics(a);

@@ -14,7 +14,7 @@ struct news;
 struct news_item {
 	uint64_t seq;
 	int64_t wall_ms;
-	const char *kind;      /* "rollout", "switch", "drift", "decay", "audit", "kafka", "daemon": static */
+	const char *kind;      /* "rollout", "switch", "drift", "decay", "audit", "kafka", "learner", "daemon": static */
 	uint32_t version;      /* live at that time; 0 = none */
 	char text[NEWS_TEXT];  /* UTF-8 is not sure: report_text() */
 };

@@ -224,7 +224,8 @@ static void redraftd_heard(void *arg, enum act_news kind, const char *text)
 	const struct store_state *s = &act_rollout(d->act)->s;
 	bool moved = json_integer_value(json_object_get(d->place, "live")) != s->live;
 
-	static const char *const kinds[] = {[ACT_NEWS_ROLLOUT] = "rollout", [ACT_NEWS_DRIFT] = "drift", [ACT_NEWS_DECAY] = "decay", [ACT_NEWS_KAFKA] = "kafka"};
+	static const char *const kinds[] = {[ACT_NEWS_ROLLOUT] = "rollout", [ACT_NEWS_DRIFT] = "drift", [ACT_NEWS_DECAY] = "decay", [ACT_NEWS_KAFKA] = "kafka",
+					    [ACT_NEWS_LEARNER] = "learner"};
 
 	news_say(d->news, kind == ACT_NEWS_ROLLOUT && moved ? "switch" : kinds[kind], s->live, "%s", text);
 	if (moved)

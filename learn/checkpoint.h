@@ -6,6 +6,7 @@
  * back to the one before, and the journal carries on from there.
  */
 #pragma once
+#include <stdbool.h>
 #include <jansson.h>
 #include "kernels/dev.h"
 
@@ -18,7 +19,14 @@ struct checkpoint {
 	int64_t *d2t;     /* owned */
 	int V;
 	uint64_t *counts; /* [V] owned */
+	void *room;       /* owned: where all the arrays lie (checkpoint_room); NULL: each is its own */
+	size_t room_bytes;
 };
+
+/* Room for the arrays of a zeroed c that says n_params (0: there is no draft), n_moments, V_d and V, in one block that goes back to the system
+ * with checkpoint_done. */
+int MUSTCHECK checkpoint_room(struct checkpoint *c, bool average, bool anchor);
+/* What a killed write left behind in the folder is removed first. Any thread. */
 
 int MUSTCHECK checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c, struct errtext *e);
 /* The newest whole one. -ENOENT: none (also when all are damaged: *ret_damaged says how many). -ENOTSUP with e: whole, but another

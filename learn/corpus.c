@@ -169,6 +169,16 @@ int corpus_load(struct corpus *c, int run, int max_history, struct joined *ret)
 	return k == -EIO && h.n ? joined_load(c->pool[c->pool_of[run]], r, (uint32_t)c->fz->V, ret) : k;
 }
 
+int corpus_load_window(struct corpus *c, int run, int lead, int row0, int n, struct joined *ret)
+{
+	struct history h;
+	const struct run *r = &c->runs.v[run];
+	struct pool *p = c->pool[c->pool_of[run]];
+	history_find(&c->runs, NULL, r, &h);
+	int k = joined_load_window(p, &h, lead, r, row0, n, (uint32_t)c->fz->V, ret);
+	return k == -EIO && h.n ? joined_load_window(p, NULL, lead, r, row0, n, (uint32_t)c->fz->V, ret) : k;
+}
+
 int corpus_count(struct corpus *c, int run, uint64_t *counts)
 {
 	struct joined j = {0};

@@ -29,6 +29,8 @@ struct corpus {
 int MUSTCHECK corpus_open(const char *dirs, const struct frozen *fz, struct corpus *ret, struct errtext *e);
 void corpus_close(struct corpus *c); /* safe on a zeroed struct and twice */
 int MUSTCHECK corpus_load(struct corpus *c, int run, int max_history, struct joined *ret); /* -EIO: damaged */
+/* Of it what a step on rows [row0, row0+n) needs, as joined_load_window. */
+int MUSTCHECK corpus_load_window(struct corpus *c, int run, int lead, int row0, int n, struct joined *ret);
 bool corpus_whole(const struct corpus *c, int run); /* its history is there from the first token on */
 /* Token counts of one run, its prompt included, added to counts [V]. */
 int MUSTCHECK corpus_count(struct corpus *c, int run, uint64_t *counts);

@@ -142,7 +142,7 @@ int join_add(struct join *j, const struct trace_record *r, int partition, int64_
 		o->run.parent = o->run.name;
 		o->run.parent_rows = o->run.pos0;
 	}
-	if ((k = run_ref_add(&o->run, ref)) || (k = hash_tokens(o, r)))
+	if ((k = run_ref_add(&o->run, ref, r->T)) || (k = hash_tokens(o, r)))
 		return k;
 	if (o->run.n == 0 || time_s < o->run.born)
 		o->run.born = time_s;

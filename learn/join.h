@@ -67,7 +67,8 @@ int MUSTCHECK joined_load(struct pool *p, const struct run *r, uint32_t vocab, s
 /* Behind at most max_rows of its history, the nearest. */
 struct history;
 int MUSTCHECK joined_load_after(struct pool *p, const struct history *h, int max_rows, const struct run *r, uint32_t vocab, struct joined *ret);
-/* Of the run itself only the records that hold some of its rows [lo, hi): a step of a long request needs few of them. (Those before
- * lo are read too, to know how many rows they have, and let go.) */
+/* Of the run itself only the records that hold some of its rows [lo, hi): a step of a long request needs few of them. */
 int MUSTCHECK joined_load_rows(struct pool *p, const struct history *h, int max_rows, const struct run *r, int lo, int hi, uint32_t vocab, struct joined *ret);
+/* What a step on rows [row0, row0+n) of the run needs: up to `lead` rows before them, the run's own or its history's, and the two behind them, which teach the last. */
+int MUSTCHECK joined_load_window(struct pool *p, const struct history *h, int lead, const struct run *r, int row0, int n, uint32_t vocab, struct joined *ret);
 void joined_done(struct joined *j); /* safe on a zeroed struct */

@@ -134,7 +134,7 @@ struct reading {
 	int n, from; /* pieces; row of the run at which its own begin */
 };
 
-/* Rows [lo, hi) of a run as pieces, its own as whole records; records outside them are let go at once. */
+/* Rows [lo, hi) of a run as pieces, its own as whole records. Records outside them are not read, or, where their rows are not known, let go at once. */
 static int read_rows(struct reading *x, const struct run *r, int lo, int hi, bool own)
 {
 	int at = 0;
@@ -144,10 +144,14 @@ static int read_rows(struct reading *x, const struct run *r, int lo, int hi, boo
 	x->v = v;
 	for (int i = 0; i < r->n_refs && at < hi; i++) {
 		struct piece *p = &v[x->n];
+		if (r->rows[i] && at + r->rows[i] <= lo) {
+			at += r->rows[i];
+			continue;
+		}
 		int k = pool_read(x->pool, r->refs[i], &x->blob);
+		if (!k)
+			k = record_decode(x->blob.data, x->blob.len, x->vocab, &p->r, NULL);
 		if (k)
-			return k == -ENOMEM ? k : -EIO;
-		if ((k = record_decode(x->blob.data, x->blob.len, x->vocab, &p->r, NULL)))
 			return k == -ENOMEM ? k : -EIO;
 		p->lo = lo > at ? lo - at : 0;
 		p->hi = hi - at < p->r.T ? hi - at : p->r.T;
@@ -221,6 +225,13 @@ int joined_load_rows(struct pool *p, const struct history *h, int max_rows, cons
 	}
 	*ret = j;
 	return 0;
+}
+
+enum { ROUND_REACH = 256 /* rows from a round's first to the one it was refused at, and more */ };
+
+int joined_load_window(struct pool *p, const struct history *h, int lead, const struct run *r, int row0, int n, uint32_t vocab, struct joined *ret)
+{
+	return joined_load_rows(p, h, lead - row0, r, row0 - lead - ROUND_REACH, row0 + n + 2, vocab, ret);
 }
 
 int joined_load_after(struct pool *p, const struct history *h, int max_rows, const struct run *r, uint32_t vocab, struct joined *ret)

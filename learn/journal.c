@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "daemon/base/buf.h"
+#include "daemon/base/clock.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/sha.h"
 
@@ -26,6 +27,7 @@ struct journal {
 	int64_t end;      /* durable bytes */
 	struct buf tail;  /* appended since */
 	bool broken;      /* a write or sync failed: nothing after it can be believed */
+	uint64_t waited_us;
 };
 
 static const char *const words[J_N] = {"config", "take", "gap", "init", "rebase", "step", "publish", "submitted", "withdraw", "verdict", "pause", "resume", "drift", "expire", "purge"};
@@ -282,6 +284,7 @@ int journal_sync(struct journal *j)
 	if (j->broken)
 		return -EIO;
 	size_t done = 0;
+	uint64_t began = clock_us();
 	while (done < j->tail.len) {
 		ssize_t w = pwrite(j->fd, j->tail.data + done, j->tail.len - done, j->end + (int64_t)done);
 		if (w < 0 && errno == EINTR)
@@ -301,10 +304,16 @@ int journal_sync(struct journal *j)
 			return -errno;
 		}
 		fs_crash_point("journal-synced");
+		j->waited_us += clock_us() - began;
 	}
 	j->end += (int64_t)done;
 	buf_clear(&j->tail);
 	return 0;
+}
+
+uint64_t journal_waited_us(const struct journal *j)
+{
+	return j->waited_us;
 }
 
 int journal_cut(struct journal *j, int64_t at)

@@ -49,6 +49,7 @@ struct journal *journal_close(struct journal *j);
 int64_t journal_end(const struct journal *j);              /* bytes: where the next entry goes */
 int MUSTCHECK journal_append(struct journal *j, const struct journal_entry *x); /* buffered: not yet to be acted on */
 int MUSTCHECK journal_sync(struct journal *j);             /* written and durable */
+uint64_t journal_waited_us(const struct journal *j);       /* for the disk, in all of them; for people */
 int MUSTCHECK journal_cut(struct journal *j, int64_t at);  /* forget what stands at byte `at` and after */
 /* The entry at byte `at`, and where the next one starts. 0, 1 = no more, -EINVAL. */
 enum { JOURNAL_E_END = 1 };

@@ -412,6 +412,7 @@ int learner_open(const struct learner_options *o, struct dev *d, struct source *
 	name_device(d, l->device);
 	memcpy(now.device, l->device, sizeof now.device);
 	l->o = now;
+	l->saved.step = -1;
 	l->d = d;
 	l->src = src;
 	l->fz = fz;
@@ -445,6 +446,7 @@ struct learner *learner_close(struct learner *l)
 {
 	if (!l)
 		return NULL;
+	(void)!learner_checkpoint_end(l, true, NULL); /* where it fails, those before it stand */
 	if (l->o.kind)
 		l->o.kind->free(l->t);
 	json_decref(l->pending.cut);

@@ -116,7 +116,14 @@ struct learner {
 	int64_t drift;
 	char config[JOURNAL_TEXT]; /* the options in force, as journalled */
 
-	int64_t serial;           /* of the last checkpoint */
+	int64_t serial;           /* of the last checkpoint that is durable */
+	struct saving *saving;    /* the one being written, or NULL */
+	struct {                  /* for people */
+		int64_t step;     /* of the last checkpoint; -1: none was written since the start */
+		uint64_t bytes, stood_us, took_us; /* its size; for how long training stood still for it; from its beginning until it was durable */
+		uint64_t failed;
+		char error[160];  /* why the last one was not written; "": it was */
+	} saved;
 	uint32_t kept_first[2];   /* oldest segment that the two kept checkpoints need */
 	bool repeating;           /* applying old entries */
 	char device[64];          /* ours, as in the options */
@@ -140,7 +147,7 @@ struct learner {
 enum { LEARNER_E_INEXACT = 1 };
 int MUSTCHECK learner_open(const struct learner_options *o, struct dev *d, struct source *src, const struct frozen *fz,
 			   struct learner **ret, struct errtext *e);
-struct learner *learner_close(struct learner *l); /* writes nothing */
+struct learner *learner_close(struct learner *l); /* begins no write; waits for one that was begun */
 
 /* How long ago the newest record read was written, s; 0 = not known. */
 double learner_age_s(const struct learner *l);
@@ -163,7 +170,16 @@ int MUSTCHECK learner_expire(struct learner *l, int64_t before_s, struct errtext
 int MUSTCHECK learner_publish(struct learner *l, struct errtext *e);
 /* Version n's weights, fresh moments. Nothing is journalled before the version was read whole. */
 int MUSTCHECK learner_rebase(struct learner *l, uint32_t n, struct errtext *e);
-int MUSTCHECK learner_checkpoint(struct learner *l, struct errtext *e);
+
+/* checkpoint_writer.c. The state is copied as it stands; a thread of its own makes the copy durable while steps go on. One at a time: begin
+ * waits for the one before. Until end has said 0 the checkpoints before it are the ones that a start goes on from, and nothing that they need is removed. */
+int MUSTCHECK learner_checkpoint_begin(struct learner *l, struct errtext *e);
+/* 0: none is being written, and the last that was begun is durable. LEARNER_E_WRITING: it is still being written (never when told to wait).
+ * -errno with e, once: it could not be written, l->saved counts it, those before it stand. */
+enum { LEARNER_E_WRITING = 1 };
+int MUSTCHECK learner_checkpoint_end(struct learner *l, bool wait, struct errtext *e);
+int MUSTCHECK learner_checkpoint(struct learner *l, struct errtext *e); /* both: durable when it returns */
+size_t learner_copy_bytes(const struct learner *l); /* memory that the copy takes now */
 /* Repeat another journal from its first entry. each (may be NULL) after every step. */
 int MUSTCHECK learner_follow(struct learner *l, const char *path, void (*each)(void *arg, struct learner *l), void *arg, struct errtext *e);
 
@@ -185,6 +201,7 @@ void learner_release(struct learner *l);                 /* held-out runs become
 int learner_run_closed(void *learner, struct run *r);
 
 /* learner_state.c */
+int MUSTCHECK learner_copy(struct learner *l, struct checkpoint *ret, struct errtext *e); /* the state at the end of the journal; nothing of it is shared */
 int MUSTCHECK learner_restore(struct learner *l, int64_t *ret_journal, struct errtext *e); /* no checkpoint: *ret_journal = 0 */
 /* What is kept beside the masters, where it is kept at all; NULL: it begins at w. */
 struct learner_beside { const real *moments, *average, *anchor; int64_t trainer_step, averaged; };

@@ -234,60 +234,64 @@ static json_t *counts_json(const struct learner_counts *n)
 	return a;
 }
 
+/* Nothing in it is the learner's: another thread prints and frees it. */
 static json_t *state_json(struct learner *l, const char *draft_json, int64_t trainer_step)
 {
 	struct pool_where w = pool_where(l->pool);
-	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:b,s:O?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s:o,s:[If],s:I,s:b,s:b}",
+	return json_pack("{s:i,s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:b,s:I,s:I,s:[III],s:s,s:s,s:{s:s,s:s,s:I,s:b,s:o?},s:I,s:I,s:[ff],s:i,s:o,s:o,s:o,s:o,s:s,s:[ii],s:o,s:[If],s:I,s:b,s:b}",
 			 "schema", 1, "target_fp", l->fz->target_fp, "config", l->config, "journal", (json_int_t)journal_end(l->journal), "step",
 			 (json_int_t)l->step, "cur_run", (json_int_t)l->cur_run, "cur_row", l->cur_row, "base", (json_int_t)l->base, "paused",
 			 l->paused, "drift", (json_int_t)l->drift, "counted", (json_int_t)l->counted, "pool", (json_int_t)w.first,
 			 (json_int_t)w.segment, (json_int_t)w.offset, "cluster", l->cluster, "draft", draft_json, "pending", "name",
-			 l->pending.name, "sha", l->pending.sha, "version", (json_int_t)l->pending.version, "left", (int)l->pending.left, "cut", l->pending.cut, "trainer_step",
+			 l->pending.name, "sha", l->pending.sha, "version", (json_int_t)l->pending.version, "left", (int)l->pending.left, "cut", json_deep_copy(l->pending.cut), "trainer_step",
 			 (json_int_t)trainer_step, "published_step", (json_int_t)l->published_step, "means", l->loss_mean, l->acc_mean, "turn",
 			 l->turn, "cursors", cursors_json(l), "runs", runs_json(l), "join", join_to_json(&l->join), "counts", counts_json(&l->n),
 			 "last_bad", l->last_bad, "aside", l->aside_files, (int)l->aside_bytes, "rules", rules_to_json(&l->rules), "usual_loss",
 			 (json_int_t)l->losses, l->usual_loss, "averaged", (json_int_t)l->averaged, "anchored", (int)l->anchored, "fresh", (int)l->fresh);
 }
 
-int learner_checkpoint(struct learner *l, struct errtext *e)
+/* The draft and what is kept beside it into the room of c. */
+static int copy_draft(struct learner *l, struct checkpoint *c, int64_t *ret_trainer_step)
 {
-	struct checkpoint c = {.V = l->fz->V, .counts = l->counts};
-	char *draft_json = NULL, dir[PATH_MAX];
+	const real *w = l->o.kind->params(l->t);
+	size_t bytes = c->n_params * sizeof *w;
+	if (!w)
+		return -ENOMEM;
+	memcpy(c->params, w, bytes);
+	memcpy(c->d2t, l->d2t, (size_t)c->V_d * sizeof *c->d2t);
+	if (l->average)
+		memcpy(c->average, l->average, bytes);
+	if (l->anchor)
+		memcpy(c->anchor, l->anchor, bytes);
+	return l->o.kind->save_state(l->t, c->moments, ret_trainer_step);
+}
+
+int learner_copy(struct learner *l, struct checkpoint *ret, struct errtext *e)
+{
+	struct checkpoint c = {.V = l->fz->V};
+	char *draft_json = NULL;
 	int64_t trainer_step = 0;
-	int r = journal_sync(l->journal);
-	if (!r)
-		r = pool_sync(l->pool);
-	if (r)
-		return errtext_set(e, r, "state_dir: %s", strerror(-r));
 	if (l->t) {
 		c.n_params = l->o.kind->n_params(l->t);
 		c.n_moments = l->o.kind->n_state(l->t);
-		c.params = l->o.kind->params(l->t);
 		c.V_d = l->file.draft_vocab_size;
-		c.d2t = l->d2t;
-		c.average = l->average;
-		c.anchor = l->anchor;
-		c.moments = malloc((c.n_moments + 1) * sizeof *c.moments);
-		r = c.moments ? l->o.kind->save_state(l->t, c.moments, &trainer_step) : -ENOMEM;
-		if (!r)
-			r = draft_config_print(&l->file, &draft_json, e);
 	}
+	int r = checkpoint_room(&c, l->average, l->anchor);
+	if (!r && l->t)
+		r = copy_draft(l, &c, &trainer_step);
+	if (!r && l->t)
+		r = draft_config_print(&l->file, &draft_json, e);
+	if (!r)
+		memcpy(c.counts, l->counts, (size_t)c.V * sizeof *c.counts);
 	if (!r && !(c.state = state_json(l, draft_json ? draft_json : "", trainer_step)))
-		r = errtext_set(e, -ENOMEM, "checkpoint: out of memory");
-	if (!r)
-		r = snprintf(dir, sizeof dir, "%s/checkpoint", l->o.state_dir) < (int)sizeof dir ? 0 : -ENAMETOOLONG;
-	if (!r)
-		r = checkpoint_write(dir, l->serial + 1, &c, e);
-	if (!r) {
-		l->serial++;
-		l->kept_first[0] = l->kept_first[1];
-		l->kept_first[1] = pool_where(l->pool).first;
-		pool_delete_below(l->pool, l->kept_first[0]);
-	}
-	json_decref(c.state);
-	free(c.moments);
+		r = -ENOMEM;
 	free(draft_json);
-	return r;
+	if (r) {
+		checkpoint_done(&c);
+		return r;
+	}
+	*ret = c;
+	return 0;
 }
 
 /* ---- and back ---- */

@@ -16,7 +16,7 @@
 #include "kernels/comm.h"
 #include "learn/keep.h"
 
-enum { MIN_WINDOW = 8, MAX_REPLAY_DOMAINS = 32, PACK_MAX = 64, ROUND_REACH = 256 /* rows from a round's first to the one it was refused at, and more */ };
+enum { MIN_WINDOW = 8, MAX_REPLAY_DOMAINS = 32, PACK_MAX = 64 };
 
 struct window { /* of a run: rows [row0, row0+n) */
 	struct run *r;
@@ -174,18 +174,16 @@ static void note(struct learner *l, const struct train_result *r)
 	}
 }
 
-/* Rows [row0, row0+n) of the run behind as much of their history as a step takes, and the two behind them, which teach the last.
- * History that cannot be read is done without. */
+/* History that cannot be read is done without. */
 static int load_window(struct learner *l, struct run *r, int row0, int n, struct joined *ret)
 {
 	struct history h;
-	int want = l->o.history_rows - row0, lo = row0 - l->o.history_rows - ROUND_REACH, hi = row0 + n + 2;
 	history_find(&l->runs, &l->join, r, &h);
-	int k = joined_load_rows(l->pool, &h, want, r, lo, hi, (uint32_t)l->fz->V, ret);
-	if (k != -EIO || !h.n || want <= 0)
+	int k = joined_load_window(l->pool, &h, l->o.history_rows, r, row0, n, (uint32_t)l->fz->V, ret);
+	if (k != -EIO || !h.n || l->o.history_rows <= row0)
 		return k;
 	l->n.history_damaged++;
-	return joined_load_rows(l->pool, NULL, 0, r, lo, hi, (uint32_t)l->fz->V, ret);
+	return joined_load_window(l->pool, NULL, l->o.history_rows, r, row0, n, (uint32_t)l->fz->V, ret);
 }
 
 /* Not a run's fault: another process takes this step. */

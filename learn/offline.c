@@ -308,10 +308,10 @@ static int look(struct offline *x)
 static int add(struct offline *x, struct lesson *l)
 {
 	struct joined j = {0};
-	int r = corpus_load(x->corpus, l->run, l->row0 < x->o->history_rows ? x->o->history_rows - l->row0 : 0, &j);
+	int r = corpus_load_window(x->corpus, l->run, x->o->history_rows, l->row0, l->n, &j);
 	if (r)
 		return r == -ENOMEM ? r : 0;
-	int at = j.history + l->row0, lead = at < x->o->history_rows ? at : x->o->history_rows, n = lead + l->n;
+	int at = j.history + l->row0 - j.from, lead = at < x->o->history_rows ? at : x->o->history_rows, n = lead + l->n;
 	bool comes_again = x->o->stream ? x->o->replay_share > 0 : x->o->epochs > 1;
 	size_t bytes = batch_teacher_bytes(n);
 	if (l->kept) {

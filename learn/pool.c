@@ -477,6 +477,13 @@ int pool_sync(struct pool *p)
 	return fs_sync_dir(p->dir);
 }
 
+int pool_sync_later(struct pool *p, int ret_fd[2])
+{
+	ret_fd[0] = p->fd >= 0 ? fcntl(p->fd, F_DUPFD_CLOEXEC, 0) : -1; /* full segments were synced when they were left */
+	ret_fd[1] = p->fd < 0 || ret_fd[0] >= 0 ? open(p->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	return ret_fd[1] < 0 ? -errno : 0;
+}
+
 bool pool_shrink(struct pool *p)
 {
 	if (pool_bytes(p) <= p->max_bytes || p->at.first >= p->at.segment)

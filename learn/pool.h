@@ -38,7 +38,9 @@ int MUSTCHECK pool_append(struct pool *p, int partition, int64_t offset, int64_t
  * (partition, offset) and whole; -ENOENT otherwise. Moves nothing. */
 int MUSTCHECK pool_peek(struct pool *p, int partition, int64_t offset, struct buf *out, int64_t *ret_time_s);
 int MUSTCHECK pool_read(struct pool *p, struct pool_ref ref, struct buf *out); /* -EIO: damaged */
-int MUSTCHECK pool_sync(struct pool *p); /* before a checkpoint that refers to what was appended */
+int MUSTCHECK pool_sync(struct pool *p); /* what was appended is durable */
+/* The same for any thread to do later: once both descriptors were synced (-1: none). They are the caller's to close, on failure too. */
+int MUSTCHECK pool_sync_later(struct pool *p, int ret_fd[2]);
 
 /* Every whole record of an existing folder in the order in which it was appended, from its oldest segment on, erased ones passed over; ends
  * at the first that is missing or damaged, and the pool stands behind the last. each's failure ends it and is returned. */

@@ -8,8 +8,10 @@
 void run_done(struct run *r)
 {
 	free(r->refs);
+	free(r->rows);
 	free(r->path);
 	r->refs = NULL;
+	r->rows = NULL;
 	r->path = NULL;
 	r->n_refs = r->n_path = 0;
 }
@@ -34,15 +36,18 @@ int run_path_add(struct run *r, uint64_t hash)
 	return 0;
 }
 
-int run_ref_add(struct run *r, struct pool_ref ref)
+int run_ref_add(struct run *r, struct pool_ref ref, int rows)
 {
 	if (r->n_refs >= RUN_MAX_RECORDS)
 		return -E2BIG;
 	struct pool_ref *v = realloc(r->refs, (size_t)(r->n_refs + 1) * sizeof *v);
-	if (!v)
+	r->refs = v ? v : r->refs;
+	int *n = realloc(r->rows, (size_t)(r->n_refs + 1) * sizeof *n);
+	r->rows = n ? n : r->rows;
+	if (!v || !n)
 		return -ENOMEM;
-	v[r->n_refs++] = ref;
-	r->refs = v;
+	v[r->n_refs] = ref;
+	n[r->n_refs++] = rows;
 	return 0;
 }
 
@@ -118,7 +123,7 @@ json_t *run_to_json(const struct run *r)
 {
 	json_t *refs = json_array();
 	for (int i = 0; i < r->n_refs; i++)
-		if (json_array_append_new(refs, json_pack("[III]", (json_int_t)r->refs[i].segment, (json_int_t)r->refs[i].offset, (json_int_t)r->refs[i].len))) {
+		if (json_array_append_new(refs, json_pack("[IIIi]", (json_int_t)r->refs[i].segment, (json_int_t)r->refs[i].offset, (json_int_t)r->refs[i].len, r->rows[i]))) {
 			json_decref(refs);
 			return NULL;
 		}
@@ -181,7 +186,8 @@ int run_from_json(const json_t *j, struct run *ret)
 	}
 	json_array_foreach(refs, i, ref) {
 		json_int_t a, b, c;
-		int k = json_unpack(ref, "[III]", &a, &b, &c) ? -EINVAL : run_ref_add(&r, (struct pool_ref){(uint32_t)a, (uint32_t)b, (uint32_t)c});
+		int rows = (int)json_integer_value(json_array_get(ref, 3));
+		int k = json_unpack(ref, "[III]", &a, &b, &c) || rows < 0 ? -EINVAL : run_ref_add(&r, (struct pool_ref){(uint32_t)a, (uint32_t)b, (uint32_t)c}, rows);
 		if (k) {
 			run_done(&r);
 			return k;

@@ -37,6 +37,7 @@ struct run {
 	bool bad;          /* gave a non-finite step: never again */
 	int n_refs;
 	struct pool_ref *refs; /* owned */
+	int *rows;         /* [n_refs] of each record, so that a window is found without reading what lies before it; 0 = not known (an older checkpoint's); owned */
 };
 
 struct runs {
@@ -53,7 +54,7 @@ bool run_below(const struct run *r, int64_t segment);        /* refers to older 
 bool run_older(const struct run *r, int64_t born);           /* was written before */
 bool run_of_tenant(const struct run *r, int64_t tenant);     /* tenant: run_text_hash of his name */
 void runs_done(struct runs *s);
-int MUSTCHECK run_ref_add(struct run *r, struct pool_ref ref);
+int MUSTCHECK run_ref_add(struct run *r, struct pool_ref ref, int rows);
 int MUSTCHECK run_path_add(struct run *r, uint64_t hash);
 #define RUN_HASH FNV1A                                       /* where a hash begins */
 uint64_t run_hash(uint64_t h, const void *p, size_t n);     /* FNV-1a, its bits mixed once more; never 0 */

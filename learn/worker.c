@@ -1,8 +1,8 @@
 /* The compute thread (learn/worker.h).
  *
  * One pass of its loop: commands, records, a draft if there is none, one step,
- * then what is due. A failed journal or checkpoint write ends the process: the
- * state on disk is whole, and the next start goes on from it.
+ * then what is due. A failed write of the journal ends the process, as does a failed checkpoint that
+ * something waits for: the state on disk is whole, and the next start goes on from it.
  */
 #include "learn/worker.h"
 
@@ -292,12 +292,14 @@ json_t *worker_describe(struct worker *w)
 	json_t *steps = json_pack("{s:I,s:I,s:I,s:I}", "bad", (json_int_t)n->steps_bad, "spikes", (json_int_t)n->steps_spike, "empty", (json_int_t)n->steps_empty,
 				  "inexact_resumes", (json_int_t)n->inexact);
 	(void)json_object_update_new(pool, left_out(n));
-	return json_pack("{s:s,s:i,s:I,s:I,s:I,s:o,s:o,s:f,s:I,s:b,s:o,s:o,s:i,s:o,s:I,s:o,s:{s:s,s:I,s:s},s:o}", "target_fp", l->fz->target_fp, "pid",
+	json_t *saved = json_pack("{s:I,s:I,s:f,s:f,s:I,s:I,s:s}", "step", (json_int_t)l->saved.step, "bytes", (json_int_t)l->saved.bytes, "stood_ms", (double)l->saved.stood_us / 1000,
+				  "took_ms", (double)l->saved.took_us / 1000, "copy_bytes", (json_int_t)learner_copy_bytes(l), "failed", (json_int_t)l->saved.failed, "error", l->saved.error);
+	return json_pack("{s:s,s:i,s:I,s:I,s:I,s:o,s:o,s:f,s:I,s:b,s:o,s:o,s:i,s:o,s:I,s:o,s:{s:s,s:I,s:s},s:o,s:o}", "target_fp", l->fz->target_fp, "pid",
 			 (int)getpid(), "uptime_s", (json_int_t)((clock_us() - w->started) / 1000000), "step", (json_int_t)l->step, "trained_tokens",
 			 (json_int_t)n->trained_tokens, "loss", real_or_null(l->loss_mean, some), "accuracy", real_or_null(l->acc_mean, some), "lr",
 			 (double)l->o.train.lr, "base_version", (json_int_t)l->base, "paused", l->paused, "records", records, "pool", pool, "held_out",
 			 learner_count(l, RUN_HELD_OUT), "cut", learner_cut(l), "drift", (json_int_t)l->drift, "steps", steps, "pending", "name",
-			 l->pending.name, "version", (json_int_t)l->pending.version, "publish_error", l->publish_error, "pace", pace_status(w->pace));
+			 l->pending.name, "version", (json_int_t)l->pending.version, "publish_error", l->publish_error, "pace", pace_status(w->pace), "checkpoint", saved);
 }
 
 static void refresh_status(struct worker *w, bool force)

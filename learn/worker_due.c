@@ -144,7 +144,7 @@ static int publish(struct worker *w, struct errtext *e)
 		answer_waiter(w, NULL, "io.redraft.Busy", l->publish_error);
 		return simple_entry(w, J_WITHDRAW, 0, "", e);
 	}
-	log_info("candidate %s written at step %" PRId64, l->pending.name, l->step);
+	log_info("candidate %s written at step %" PRId64 " in %" PRIu64 " ms", l->pending.name, l->step, (clock_us() - w->published_at) / 1000);
 	w->submit_at = 0;
 	return submit(w, e);
 }
@@ -209,6 +209,34 @@ static int expire(struct worker *w, struct errtext *e)
 	return r;
 }
 
+/* The one being written is durable, or is not to be: then the one before stands and the journal behind it is whole, so training goes on. */
+static void checkpoint_ended(struct worker *w)
+{
+	struct learner *l = w->l;
+	struct errtext why = {""};
+	if (!l->saving)
+		return;
+	int r = learner_checkpoint_end(l, false, &why);
+	if (r < 0)
+		log_error("%s; the checkpoint before it stands, and the next is written in %" PRIu64 " s", why.text, w->o.pace.checkpoint_us / 1000000);
+	else if (!r)
+		log_debug("checkpoint at step %" PRId64 ": %" PRIu64 " MiB, training stood still for %" PRIu64 " ms, durable after %" PRIu64 " ms", l->saved.step, l->saved.bytes >> 20,
+			  l->saved.stood_us / 1000, l->saved.took_us / 1000);
+}
+
+/* One that is due while another is being written waits for it. */
+static int checkpoint(struct worker *w, struct errtext *e)
+{
+	struct learner *l = w->l;
+	uint64_t now = clock_us();
+	checkpoint_ended(w);
+	if (l->saving || now - w->checkpointed_at < w->o.pace.checkpoint_us || l->step == w->checkpointed_step)
+		return 0;
+	w->checkpointed_at = now;
+	w->checkpointed_step = l->step;
+	return learner_checkpoint_begin(l, e);
+}
+
 int worker_due(struct worker *w, struct errtext *e)
 {
 	struct learner *l = w->l;
@@ -228,11 +256,5 @@ int worker_due(struct worker *w, struct errtext *e)
 		else
 			w->published_at = now - publish_after(w) + (publish_after(w) < 10000000 ? publish_after(w) : 10000000); /* looked at again soon */
 	}
-	if (!r && now - w->checkpointed_at >= w->o.pace.checkpoint_us && l->step != w->checkpointed_step) {
-		r = learner_checkpoint(l, e);
-		w->checkpointed_at = clock_us();
-		w->checkpointed_step = l->step;
-		log_debug("checkpoint at step %" PRId64 " took %" PRIu64 " ms", l->step, (w->checkpointed_at - now) / 1000);
-	}
-	return r;
+	return r ? r : checkpoint(w, e);
 }

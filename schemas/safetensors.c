@@ -293,8 +293,8 @@ static int build_header(json_t *root, const struct st_out *t, int n, const int *
 	return 0;
 }
 
-static int emit(struct buf *out, const char *text, size_t n_text, const struct st_out *t, int n, const int *order, uint64_t total,
-		int align)
+/* *out has room for `room` bytes of data behind what is appended. */
+static int emit_head(struct buf *out, const char *text, size_t n_text, int align, size_t room)
 {
 	size_t start = (8 + n_text + (size_t)align - 1) / (size_t)align * (size_t)align, n_header = start - 8;
 	uint8_t prefix[8];
@@ -302,7 +302,7 @@ static int emit(struct buf *out, const char *text, size_t n_text, const struct s
 
 	if (n_header > HEADER_MAX)
 		return -E2BIG;
-	r = buf_reserve(out, start + (size_t)total);
+	r = buf_reserve(out, start + room);
 	if (r < 0)
 		return r;
 	for (int i = 0; i < 8; i++)
@@ -312,19 +312,12 @@ static int emit(struct buf *out, const char *text, size_t n_text, const struct s
 		r = buf_append(out, text, n_text);
 	for (size_t i = n_text; r == 0 && i < n_header; i++)
 		r = buf_append(out, " ", 1);
-	for (int i = 0; r == 0 && i < n; i++) {
-		const struct st_out *o = &t[order[i]];
-		uint64_t bytes = out_bytes(o);
-		if (bytes)
-			r = buf_append(out, o->data, (size_t)bytes);
-	}
 	return r;
 }
 
-int st_write(struct buf *out, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align)
+static int write_head(struct buf *out, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align, bool room_for_data, int *ret_order)
 {
 	uint64_t total = 0;
-	size_t len0 = out->len;
 
 	if (n < 0 || n > ST_MAX_TENSORS || n_meta < 0 || n_meta > ST_MAX_META || align < 1)
 		return -EINVAL;
@@ -332,22 +325,46 @@ int st_write(struct buf *out, const struct st_out *t, int n, const struct st_met
 		if (t[i].dtype >= ST_N_DTYPES || t[i].n_dims < 0 || t[i].n_dims > ST_MAX_DIMS || strcmp(t[i].name, "__metadata__") == 0)
 			return -EINVAL;
 	}
-	int *order = calloc((size_t)n + 1, sizeof *order);
 	json_t *root = json_object();
 	char *text = NULL;
-	int r = order && root ? 0 : -ENOMEM;
+	int r = root ? 0 : -ENOMEM;
 	if (r == 0) {
-		layout(t, n, order);
-		r = build_header(root, t, n, order, meta, n_meta, &total);
+		layout(t, n, ret_order);
+		r = build_header(root, t, n, ret_order, meta, n_meta, &total);
 	}
 	if (r == 0) {
 		text = json_dumps(root, JSON_COMPACT);
-		r = text ? emit(out, text, strlen(text), t, n, order, total, align) : -ENOMEM;
+		r = text ? emit_head(out, text, strlen(text), align, room_for_data ? (size_t)total : 0) : -ENOMEM;
+	}
+	free(text);
+	json_decref(root);
+	return r;
+}
+
+int st_write_head(struct buf *out, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align, int *ret_order)
+{
+	size_t len0 = out->len;
+	int r = write_head(out, t, n, meta, n_meta, align, false, ret_order);
+
+	if (r < 0)
+		out->len = len0;
+	return r;
+}
+
+int st_write(struct buf *out, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align)
+{
+	size_t len0 = out->len;
+	int *order = calloc(n > 0 ? (size_t)n : 1, sizeof *order);
+	int r = order ? write_head(out, t, n, meta, n_meta, align, true, order) : -ENOMEM;
+
+	for (int i = 0; i < n && r == 0; i++) {
+		const struct st_out *o = &t[order[i]];
+		uint64_t bytes = out_bytes(o);
+		if (bytes)
+			r = buf_append(out, o->data, (size_t)bytes);
 	}
 	if (r < 0)
 		out->len = len0; /* nothing half-written */
-	free(text);
-	json_decref(root);
 	free(order);
 	return r;
 }

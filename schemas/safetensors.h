@@ -43,3 +43,5 @@ struct st_out {
 };
 struct st_meta_kv { const char *key, *value; };
 int MUSTCHECK st_write(struct buf *out, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align);
+/* For what is too large to be copied: appends what stands before the data; t[ret_order[i]].data, whole and without gaps, follow it. */
+int MUSTCHECK st_write_head(struct buf *out, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align, int *ret_order /* [n] */);

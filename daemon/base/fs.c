@@ -15,8 +15,8 @@
 
 void fs_crash_point(const char *name)
 {
-	static const char *at; /* asked once per process: a forked child may differ */
-	static pid_t asked;
+	static _Atomic(const char *) at; /* asked once per process: a forked child may differ */
+	static _Atomic pid_t asked;
 
 	if (asked != getpid()) {
 		at = getenv("REDRAFT_CRASH_AT");
@@ -183,20 +183,60 @@ int64_t fs_copy(const char *from, const char *to)
 
 int fs_write_atomic(const char *path, const void *p, size_t n)
 {
+	return fs_write_parts(path, &(struct fs_part){p, n}, 1);
+}
+
+enum { FS_PIECE = 8 << 20 };
+
+/* Bytes [from, to) of the parts laid end to end. */
+static int fs_write_range(int fd, const struct fs_part *v, int n, size_t from, size_t to)
+{
+	int r = 0;
+
+	for (size_t at = 0; n > 0 && !r; at += v->len, v++, n--) {
+		size_t lo = from > at ? from - at : 0, hi = to > at ? to - at : 0;
+
+		hi = hi < v->len ? hi : v->len;
+		if (lo < hi)
+			r = fs_write_all(fd, (const uint8_t *)v->data + lo, hi - lo);
+	}
+	return r;
+}
+
+/* And on their way to the disk, a piece at a time; what is less than one is left to the fsync. */
+static int fs_write_pieces(int fd, const struct fs_part *v, int n, size_t from, size_t to)
+{
+	const unsigned on_disk = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+	int r = 0;
+
+	for (size_t end; from < to && !r; from = end) {
+		end = to - from > FS_PIECE ? from + FS_PIECE : to;
+		r = fs_write_range(fd, v, n, from, end);
+		if (!r && end - from == FS_PIECE && sync_file_range(fd, (off_t)from, FS_PIECE, on_disk) < 0 && errno != ENOSYS && errno != EINVAL && errno != ESPIPE)
+			r = -errno;
+	}
+	return r;
+}
+
+int fs_write_parts(const char *path, const struct fs_part *v, int n)
+{
 	char temp[PATH_MAX], dir[PATH_MAX];
+	size_t all = 0;
 	int r, fd;
 
 	if (snprintf(temp, sizeof temp, "%s.tmp-XXXXXX", path) >= (int)sizeof temp)
 		return -ENAMETOOLONG;
+	for (int i = 0; i < n; i++)
+		all += v[i].len;
 	fs_parent(path, dir, sizeof dir);
 	fd = mkostemp(temp, O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
 	fs_crash_point("fs-created");
-	r = fs_write_all(fd, p, n / 2);
+	r = fs_write_pieces(fd, v, n, 0, all / 2);
 	fs_crash_point("fs-half");
 	if (!r)
-		r = fs_write_all(fd, (const uint8_t *)p + n / 2, n - n / 2);
+		r = fs_write_pieces(fd, v, n, all / 2, all);
 	if (!r && fchmod(fd, 0640) < 0)
 		r = -errno;
 	fs_crash_point("fs-written");

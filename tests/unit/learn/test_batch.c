@@ -33,7 +33,7 @@ static int setup(void **state)
 	assert_int_equal(pool_open(&po, &p, &e), 0);
 	tw_encode(&q, &blob);
 	assert_int_equal(pool_append(p, 0, 0, 0, blob.data, (uint32_t)blob.len, &ref), 0);
-	assert_int_equal(run_ref_add(&run, ref), 0);
+	assert_int_equal(run_ref_add(&run, ref, 0), 0);
 	assert_int_equal(joined_load(p, &run, TW_V, &f->j), 0);
 	run_done(&run);
 	pool_close(p);

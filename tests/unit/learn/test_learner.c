@@ -16,7 +16,8 @@
 
 /* ---- a disk that is full at the n-th write, sync or rename ---- */
 
-static int full_at, calls; /* 0: never */
+static int full_at; /* 0: never */
+static _Atomic int calls; /* of the writer of checkpoints too */
 
 static bool full(void)
 {
@@ -111,12 +112,13 @@ static uint32_t accept_beside(struct world *w, const char *name, uint32_t n)
 }
 
 /* One life: what a worker does, in an order drawn from `seed`; ends at `passes` passes, or by
- * _exit when die says so. 0: all is trained. */
+ * _exit when die says so. 0: all is trained. 1: not all. 7: not all, and it went on without a checkpoint for which the disk was full. 8: the disk
+ * was full. 9: a mistake. */
 static int life(struct world *w, const char *state, uint64_t seed, int passes, int die)
 {
 	struct learner_options o = options(w, state);
 	struct dev *d = NULL;
-	struct errtext e = {""};
+	struct errtext e = {""}, late = {""};
 	struct learner *l = NULL;
 	bool done;
 	int n;
@@ -149,18 +151,21 @@ static int life(struct world *w, const char *state, uint64_t seed, int passes, i
 			r = entry_or(l, J_VERDICT, l->pending.version, u & 1 ? "rejected: test" : "accepted: test", &e);
 		else if (!r && l->pending.version && u > 96)
 			r = learner_rebase(l, l->pending.version, &e);
-		if (!r && u >= 40 && u < 65)
-			r = learner_checkpoint(l, &e);
+		if (!r && u >= 40 && u < 65) /* most of them beside the next passes */
+			r = u < 46 ? learner_checkpoint(l, &e) : learner_checkpoint_begin(l, &e);
+		if (learner_checkpoint_end(l, false, &late) < 0 && !full_at)
+			r = errtext_set(&e, -EIO, "%s", late.text);
 		if (r) {
 			print_message("life: %d %s\n", r, e.text);
 			return full_at && *e.text ? 8 : 9;
 		}
 	}
 	bool more = w->src.visible < w->src.n || learner_can_step(l);
+	int went_on = l->saved.failed ? 7 : 1;
 	learner_close(l);
 	others_end(&ranks);
 	dev_free(d);
-	return more ? 1 : 0;
+	return more ? went_on : 0;
 }
 
 /* Repeat `journal` unbroken in a fresh state folder. */
@@ -236,14 +241,16 @@ static int kills_wanted(void)
 /* Killed some thirty times: between passes, and inside writes. */
 static void killed(bool muon, bool disk, int ranks, int groups)
 {
-	static const char *const points[] = {"journal-written", "journal-synced", "step-done", "checkpoint-before", "fs-created", "fs-half",
-					     "fs-written", "fs-synced", "fs-renamed", "checkpoint-after", "publish-weights", "publish-submit"};
+	static const char *const points[] = {"journal-written", "journal-synced", "step-done", "checkpoint-begun", "checkpoint-synced",
+					     "checkpoint-before", "fs-created", "fs-half", "fs-written", "fs-synced", "fs-renamed", "checkpoint-after",
+					     "checkpoint-durable", "publish-weights", "publish-submit"};
+	enum { POINTS = sizeof points / sizeof *points };
 	struct world w;
 	char state[300], a[65];
 	int64_t sa;
 	struct learner_counts na;
 	uint64_t seed = 31337;
-	int lives = 0, kills = 0, rc = 1, wanted = kills_wanted();
+	int lives = 0, kills = 0, went_on = 0, rc = 1, wanted = kills_wanted();
 	world_init(&w, wanted > 30 ? 5 * wanted / 2 : wanted);
 	w.muon = muon;
 	w.ranks = ranks;
@@ -254,7 +261,7 @@ static void killed(bool muon, bool disk, int ranks, int groups)
 		uint64_t life_seed = tw_next(&seed);
 		bool may = !disk && kills < wanted;
 		int die = lives % 2 || !may ? -1 : (int)(tw_next(&seed) % 12);
-		const char *point = lives % 2 && may ? points[(lives / 2) % 12] : NULL;
+		const char *point = lives % 2 && may ? points[(lives / 2) % POINTS] : NULL;
 		pid_t pid = fork();
 		assert_true(pid >= 0);
 		if (!pid) {
@@ -268,11 +275,12 @@ static void killed(bool muon, bool disk, int ranks, int groups)
 		assert_true(WIFEXITED(status));
 		rc = WEXITSTATUS(status);
 		assert_int_not_equal(rc, 9);
-		kills += rc == 137 || rc == 8;
+		kills += rc == 137 || rc == 8 || rc == 7;
+		went_on += rc == 7;
 		lives++;
 	}
 	same_as_unbroken(&w, state, &na, &sa, a);
-	print_message("%d lives, %d kills, %lld steps, %llu records (%llu set aside, %llu twice), weights %.12s\n", lives, kills, (long long)sa,
+	print_message("%d lives, %d kills (%d went on without a checkpoint), %lld steps, %llu records (%llu set aside, %llu twice), weights %.12s\n", lives, kills, went_on, (long long)sa,
 		      (unsigned long long)na.records, (unsigned long long)na.set_aside, (unsigned long long)na.duplicates, a);
 	assert_true(kills >= wanted / 2);
 	assert_true(sa > wanted / 2);
