@@ -41,13 +41,15 @@ int run_ref_add(struct run *r, struct pool_ref ref, int rows)
 	if (r->n_refs >= RUN_MAX_RECORDS)
 		return -E2BIG;
 	struct pool_ref *v = realloc(r->refs, (size_t)(r->n_refs + 1) * sizeof *v);
-	r->refs = v ? v : r->refs;
-	int *n = realloc(r->rows, (size_t)(r->n_refs + 1) * sizeof *n);
-	r->rows = n ? n : r->rows;
-	if (!v || !n)
+	if (!v)
 		return -ENOMEM;
-	v[r->n_refs] = ref;
-	n[r->n_refs++] = rows;
+	r->refs = v;
+	int *n = realloc(r->rows, (size_t)(r->n_refs + 1) * sizeof *n);
+	if (!n)
+		return -ENOMEM;
+	r->rows = n;
+	r->refs[r->n_refs] = ref;
+	r->rows[r->n_refs++] = rows;
 	return 0;
 }
 
