@@ -473,6 +473,7 @@ static int run(struct worker *w, struct errtext *e)
 static void on_end(void *arg)
 {
 	struct worker *w = arg;
+	w->told = true;
 	w->on_exit(w->arg, w->code, w->message.text);
 }
 
@@ -480,6 +481,10 @@ static void *thread_main(void *arg)
 {
 	struct worker *w = arg;
 	int r = run(w, &w->message);
+	if (w->stop && r == -ECANCELED) /* in the middle of a step of several ranks, of which one may be gone: it is taken again */
+		log_warn("%s", w->message.text);
+	if (w->stop && (r == -ECANCELED || r == -EINTR /* while it waited for the log */))
+		r = 0;
 	if (r && !*w->message.text)
 		(void)errtext_set(&w->message, 0, "%s", r == -EIO && w->d && *w->d->error ? w->d->error : strerror(-r));
 	w->code = !r ? 0 : w->l ? 1 : 2;
@@ -533,6 +538,8 @@ struct worker *worker_stop(struct worker *w)
 	pthread_cond_signal(&w->wake);
 	pthread_mutex_unlock(&w->lock);
 	pthread_join(w->thread, NULL);
+	if (w->code && !w->told) /* its last checkpoint, or a rank that was gone: nobody has heard of that */
+		w->on_exit(w->arg, w->code, w->message.text);
 	learner_close(w->l);
 	pace_free(w->pace);
 	if (w->src)

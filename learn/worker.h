@@ -46,8 +46,8 @@ struct command {
 };
 
 struct worker;
-/* src is taken (freed at the end), fz borrowed. on_exit on the loop's thread when the thread ended by itself:
- * code 0 (follow: repeated to the end), 1 (failed while running), 2 (bad state or config). */
+/* src is taken (freed at the end), fz borrowed. on_exit on the loop's thread, once, when the thread ended by itself, or from worker_stop when
+ * it failed while it was stopping (a step of ranks that was broken off is none): code 0 (follow: repeated to the end), 1 (failed while running), 2 (bad state or config). */
 int MUSTCHECK worker_start(const struct worker_options *o, struct loop *loop, struct source *src, const struct frozen *fz,
 			   void (*on_exit)(void *arg, int code, const char *message), void *arg, struct worker **ret);
 /* Ask to stop: a last checkpoint, then the thread ends. Waits for it. */

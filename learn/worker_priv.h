@@ -39,6 +39,7 @@ struct worker {
 	_Atomic(struct dev *) counted;     /* d, for whoever counts its operations */
 	json_t *status;
 	int code;                /* set before the thread ends */
+	bool told;               /* on_exit was called; loop's thread */
 	struct errtext message;
 };
 
