@@ -70,7 +70,7 @@ static void ask(struct act *a)
 		return;
 	c->asked = c->version;
 	c->back_to = rollout_back_to(&a->r);
-	c->asking = act_ask_replay(a, c->back_to, c->version, replayed) == 0;
+	c->asking = act_ask_replay(a, c->back_to, c->version, false, replayed) == 0;
 }
 
 /* A draft that gives no numbers is dropped by the engine, request by request, and then there is nothing that could be compared. */

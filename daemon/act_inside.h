@@ -39,6 +39,7 @@ struct act_probing {
 struct act_evaluation { /* the one that is running */
 	uint32_t id, version, against;
 	uint64_t started_us;
+	bool pinned; /* asked for the pinned requests too */
 };
 
 struct act_submission {
@@ -99,9 +100,9 @@ void act_canary_call(struct act *a, const struct ro_action *x);
 void act_compare(struct act *a); /* served against replayed, unless one is out */
 void act_alarm(struct act *a, const char *text); /* unless one stands */
 void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against);
-/* The learner replays both on the same held-out requests; done gets a as its arg. What it answered, by the gate's rules: v says what
+/* The learner replays both on the same held-out requests, and on its pinned ones; done gets a as its arg. What it answered, by the gate's rules: v says what
  * was measured, all zero when it is no use (logged). */
-int MUSTCHECK act_ask_replay(struct act *a, uint32_t candidate, uint32_t live, void (*done)(void *arg, int r, json_t *params, const char *error));
+int MUSTCHECK act_ask_replay(struct act *a, uint32_t candidate, uint32_t live, bool pinned, void (*done)(void *arg, int r, json_t *params, const char *error));
 enum ro_result act_judge(struct act *a, json_t *params, uint32_t against, struct gate_verdict *v);
 void act_ask_learner(struct act *a);
 void act_learn_metrics(struct act *a);

@@ -38,6 +38,7 @@ void act_learn_metrics(struct act *a)
 	gauges(a, "redraft_learn_records", "what", "Trace records: consumed, bytes, rows, set aside, twice, lost, behind.", json_object_get(s, "records"));
 	gauges(a, "redraft_learn_left_out", "reason", "Records and runs that were not learned from, by reason.", json_object_get(pool, "left_out"));
 	gauges(a, "redraft_learn_history", "found", "Runs by how far back the history before them was found.", json_object_get(pool, "history"));
+	gauges(a, "redraft_learn_pinned", "domain", "Older requests kept to judge candidates by, never trained.", json_object_get(s, "pinned"));
 	gauges(a, "redraft_learn_steps_without_effect", "reason", "Steps that changed nothing, by reason; and resumes that were not exact.", steps);
 	for (size_t i = 0; state && i < sizeof states / sizeof *states; i++) {
 		char labels[40];

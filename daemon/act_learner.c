@@ -77,18 +77,25 @@ enum ro_result act_judge(struct act *a, json_t *params, uint32_t against, struct
 	static const enum ro_result results[] = {[GATE_ACCEPT] = RO_OK, [GATE_REJECT] = RO_BAD, [GATE_UNDECIDED] = RO_LATER};
 	struct gate_pair *pairs = malloc(GATE_MAX_PAIRS * sizeof *pairs);
 	struct errtext e = {.text = "out of memory"};
+	const json_t *pinned = json_object_get(params, "pinned"); /* asked for only of a candidate that is accepted; an older learner knows none */
 	int n = pairs ? gate_read_pairs(json_object_get(params, "pairs"), pairs, GATE_MAX_PAIRS, &e) : -ENOMEM;
 
+	if (n >= 0) {
+		gate_decide(&a->o.gate, pairs, n, against, v);
+		n = pinned && !json_is_null(pinned) ? gate_read_pairs(pinned, pairs, GATE_MAX_PAIRS, &e) : 0;
+		if (n > 0)
+			gate_guard(&a->o.gate, pairs, n, v);
+	}
 	if (n < 0) {
 		*v = (struct gate_verdict){.outcome = GATE_UNDECIDED};
 		snprintf(v->reason, sizeof v->reason, "the learner's answer is no use: %.100s", e.text);
 		log_warn("%s", v->reason);
-	} else {
-		gate_decide(&a->o.gate, pairs, n, against, v);
 	}
 	free(pairs);
 	return results[v->outcome];
 }
+
+static int act_ask(struct act *a, bool pinned);
 
 static void act_evaluated(void *arg, int r, json_t *params, const char *error)
 {
@@ -100,6 +107,8 @@ static void act_evaluated(void *arg, int r, json_t *params, const char *error)
 
 	if (r == 0) {
 		ev.result = act_judge(a, params, a->eval.against, &v);
+		if (ev.result == RO_OK && a->eval.against && !a->eval.pinned && !stale && act_ask(a, true) >= 0)
+			return; /* it goes on only where it has forgotten nothing; what was replayed is not replayed again */
 		ev.full = json_is_true(json_object_get(params, "full"));
 	} else if (r < 0) {
 		ev.result = RO_NOBODY;
@@ -123,11 +132,18 @@ static void act_evaluated(void *arg, int r, json_t *params, const char *error)
 		act_evaluate(a, a->r.eval.id, a->r.eval.version, a->r.eval.against);
 }
 
-int act_ask_replay(struct act *a, uint32_t candidate, uint32_t live, void (*done)(void *arg, int r, json_t *params, const char *error))
+int act_ask_replay(struct act *a, uint32_t candidate, uint32_t live, bool pinned, void (*done)(void *arg, int r, json_t *params, const char *error))
 {
-	json_t *p = json_pack("{s:I, s:I, s:i}", "candidate", (json_int_t)candidate, "live", (json_int_t)live, "k", a->o.gate_k);
+	json_t *p = json_pack("{s:I, s:I, s:i, s:b}", "candidate", (json_int_t)candidate, "live", (json_int_t)live, "k", a->o.gate_k, "pinned", pinned);
 
 	return rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.Evaluate", p, EVALUATE_MS, done, a);
+}
+
+/* The evaluation at hand: with the pinned requests too only where all else is well, since they cost a replay of their own. */
+static int act_ask(struct act *a, bool pinned)
+{
+	a->eval.pinned = pinned;
+	return act_ask_replay(a, a->eval.version, a->eval.against, pinned, act_evaluated);
 }
 
 /* One at a time: the learner computes it. A newer wish waits for the older answer. */
@@ -136,7 +152,7 @@ void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against
 	if (a->eval.started_us)
 		return;
 	a->eval = (struct act_evaluation){.id = id, .version = version, .against = against, .started_us = clock_us()};
-	if (act_ask_replay(a, version, against, act_evaluated) < 0)
+	if (act_ask(a, false) < 0)
 		a->eval.started_us = 0; /* out of memory: stays running until the learner comes again */
 }
 

@@ -48,6 +48,10 @@ static void say_gate(struct story *s, const json_t *verdict)
 		if (number(d, "upper") < 0)
 			say(s, "In domain %.40s it is surely worse: %.3f against %.3f on %lld requests (difference at most %.3f).", name, number(d, "candidate_al"),
 			    number(d, "live_al"), (long long)json_integer_value(json_object_get(d, "requests")), number(d, "upper"));
+	json_object_foreach(json_object_get(verdict, "pinned"), name, d)
+		say(s, "On %lld pinned older requests of domain %.40s it has %.3f against %.3f (difference %+.3f, at most %+.3f).",
+		    (long long)json_integer_value(json_object_get(d, "requests")), name, number(d, "candidate_al"), number(d, "live_al"),
+		    number(d, "difference"), number(d, "upper"));
 }
 
 static const char *phase_word(enum ro_phase p)

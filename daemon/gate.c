@@ -12,6 +12,11 @@
  *
  * A domain or context length that is worse beyond doubt vetoes: its bound is taken at alpha divided by
  * their number.
+ *
+ * Pinned requests are a fixed sample: looked at again they say the same, so of all that a sequence allows for only their number is left, and
+ * they are few. Hence a level of their own (a twentieth of the candidates that are no worse may be refused for their sake, at most), shared by
+ * their domains, and a tighter clip, which lets a bet on few requests grow. What no level can allow for: candidates after one
+ * another are judged on the same members, so a sample that is unlucky once is so until its members change.
  */
 #include "daemon/gate.h"
 #include <stdbool.h>
@@ -20,10 +25,11 @@
 #include <string.h>
 
 const struct gate_rules gate_defaults = {.min_requests = GATE_MIN_REQUESTS, .alpha = GATE_ALPHA, .clip = GATE_CLIP, .margin = GATE_MARGIN,
-					.first_min_al = GATE_FIRST_MIN_AL, .min_gain = GATE_MIN_GAIN};
+					.first_min_al = GATE_FIRST_MIN_AL, .min_gain = GATE_MIN_GAIN, .pinned_margin = GATE_PINNED_MARGIN};
 
 static const double gate_stakes[] = {0.3, 0.6, 0.9};
 static const double gate_looks_worse = 0.05; /* of live's accept length */
+static const double gate_pinned_alpha = 0.05, gate_pinned_clip = 0.5; /* the second: of the rules' clip */
 enum { GATE_N_STAKES = sizeof gate_stakes / sizeof *gate_stakes };
 
 double gate_evidence(const double *x, int n, double m)
@@ -244,27 +250,56 @@ void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, u
 			 d->candidate_al, d->live_al, n, d->lower, d->upper);
 }
 
+void gate_guard(const struct gate_rules *g, const struct gate_pair *pinned, int n, struct gate_verdict *v)
+{
+	const struct gate_domain *worst = NULL;
+	struct gate_rules rules = *g;
+	char names[GATE_MAX_DOMAINS][32];
+	double *x = n ? malloc((size_t)n * sizeof *x) : NULL;
+
+	v->n_pinned = x ? gate_domains(pinned, n, names) : 0;
+	rules.clip *= gate_pinned_clip;
+	for (int i = 0; i < v->n_pinned; i++) {
+		const struct gate_domain *d = &v->pinned[i];
+
+		gate_measure(&rules, pinned, n, names[i], -1, gate_pinned_alpha / v->n_pinned, x, &v->pinned[i]);
+		if (d->requests >= GATE_DOMAIN_MIN && d->upper < -g->pinned_margin && (!worst || d->difference < worst->difference))
+			worst = d;
+	}
+	free(x);
+	if (worst && v->outcome != GATE_REJECT)
+		gate_say(v, GATE_REJECT, "older requests of domain %s: accept length %.3f against %.3f on %d pinned: worse by at least %.3f",
+			 worst->domain, worst->candidate_al, worst->live_al, worst->requests, -worst->upper);
+}
+
 static json_t *gate_domain_json(const struct gate_domain *d)
 {
 	return json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "requests", d->requests, "live_al", d->live_al, "candidate_al",
 			 d->candidate_al, "difference", d->difference, "lower", d->lower, "upper", d->upper);
 }
 
+/* By name; one that is not UTF-8 cannot come out of JSON. */
+static json_t *gate_parts_json(const struct gate_domain *d, int n)
+{
+	json_t *parts = json_object();
+
+	for (int i = 0; parts && i < n; i++)
+		(void)json_object_set_new(parts, d[i].domain, gate_domain_json(&d[i]));
+	return parts;
+}
+
 json_t *gate_json(const struct gate_rules *g, const struct gate_verdict *v)
 {
 	static const char *const names[] = {"accepted", "rejected", "undecided"};
-	json_t *domains = json_object(), *lengths = json_object(), *j = gate_domain_json(&v->all);
+	json_t *j = gate_domain_json(&v->all);
 
-	for (int i = 0; domains && i < v->n_domains; i++) /* a name that is not UTF-8 cannot come out of JSON */
-		(void)json_object_set_new(domains, v->domains[i].domain, gate_domain_json(&v->domains[i]));
-	for (int i = 0; lengths && i < v->n_lengths; i++)
-		(void)json_object_set_new(lengths, v->lengths[i].domain, gate_domain_json(&v->lengths[i]));
-	if (!j || !domains || json_object_set_new(j, "verdict", json_string(names[v->outcome])) < 0 ||
+	if (!j || json_object_set_new(j, "verdict", json_string(names[v->outcome])) < 0 ||
 	    json_object_set_new(j, "reason", json_string(v->reason)) < 0 ||
 	    json_object_set_new(j, "alpha", json_real(g->alpha)) < 0 ||
 	    json_object_set_new(j, "clip", json_real(g->clip)) < 0 ||
-	    json_object_set_new(j, "margin", json_real(g->margin)) < 0 || json_object_set_new(j, "domains", domains) < 0 ||
-	    json_object_set_new(j, "lengths", lengths) < 0) {
+	    json_object_set_new(j, "margin", json_real(g->margin)) < 0 || json_object_set_new(j, "domains", gate_parts_json(v->domains, v->n_domains)) < 0 ||
+	    json_object_set_new(j, "lengths", gate_parts_json(v->lengths, v->n_lengths)) < 0 ||
+	    json_object_set_new(j, "pinned", gate_parts_json(v->pinned, v->n_pinned)) < 0) {
 		json_decref(j);
 		return NULL;
 	}

@@ -9,6 +9,9 @@
  * A domain or a context length that is surely worse refuses the candidate, whatever it gains elsewhere; one that merely looks worse
  * by more than a twentieth keeps it undecided until there is more to go by. tests/bench/gate_sim.c measures both.
  *
+ * What is held out is today's traffic. Pinned requests are older ones, a few of each domain, never trained (learn/pinned.h): they are no
+ * evidence for a candidate, and refuse one that has surely forgotten a domain.
+ *
  * Pure functions; no clock, no sockets.
  */
 #pragma once
@@ -25,6 +28,7 @@ enum { GATE_MAX_PAIRS = 4096, GATE_MAX_DOMAINS = 16, GATE_LENGTHS = 8, GATE_DOMA
 #define GATE_MARGIN 0
 #define GATE_FIRST_MIN_AL 1.2
 #define GATE_MIN_GAIN 0
+#define GATE_PINNED_MARGIN 0
 
 struct gate_rules {
 	int64_t min_requests; /* fewer: undecided */
@@ -33,6 +37,7 @@ struct gate_rules {
 	double margin;        /* accept length; 0: must be better; above: not worse by more than this is enough */
 	double first_min_al;  /* nothing live: accepted from this accept length on */
 	double min_gain;      /* accept length; a candidate that gains less is not worth a switch */
+	double pinned_margin; /* accept length; surely worse by more than this on a domain's pinned requests: refused */
 };
 
 extern const struct gate_rules gate_defaults;
@@ -58,6 +63,8 @@ struct gate_verdict {
 	struct gate_domain domains[GATE_MAX_DOMAINS];
 	int n_lengths;
 	struct gate_domain lengths[GATE_LENGTHS]; /* domain: "context 3" */
+	int n_pinned;
+	struct gate_domain pinned[GATE_MAX_DOMAINS]; /* by gate_guard */
 	char reason[160]; /* one sentence */
 };
 
@@ -71,4 +78,6 @@ double gate_lower(const double *x, int n, double alpha);
  * [1, 64]. Returns how many were read into ret (at most max); -EINVAL with e. */
 int MUSTCHECK gate_read_pairs(const json_t *pairs, struct gate_pair *ret, int max, struct errtext *e);
 void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, uint32_t live, struct gate_verdict *ret);
+/* The pinned requests' say on a verdict of gate_decide: one that is not a rejection becomes one where a domain is surely worse on them. */
+void gate_guard(const struct gate_rules *g, const struct gate_pair *pinned, int n, struct gate_verdict *v);
 json_t *gate_json(const struct gate_rules *g, const struct gate_verdict *v); /* new reference */

@@ -38,7 +38,7 @@ struct redraftd_conf {
 	double interval_s, first_min_al, alpha, clip, margin, max_wait_s, retry_s;
 	int64_t min_requests, gate_k, keep, rejects, canary_requests;
 	char *canary_steps, *freeze;
-	double compare_s, probe_s, probe_features, probe_al, min_gain, max_age_s, step_s, canary_alpha, canary_drop, canary_tail, canary_lost, store_max_age_s, store_min_free;
+	double compare_s, probe_s, probe_features, probe_al, min_gain, pinned_margin, max_age_s, step_s, canary_alpha, canary_drop, canary_tail, canary_lost, store_max_age_s, store_min_free;
 	int log_level;
 };
 
@@ -90,6 +90,7 @@ static const struct conf_entry redraftd_entries[] = {
 	{"gate.clip", CONF_REAL, F(clip), CONF_TEXT(GATE_CLIP), 0.01, 16, NULL, true, "tok", "Differences of one request beyond this count as this much."},
 	{"gate.margin", CONF_REAL, F(margin), CONF_TEXT(GATE_MARGIN), 0, 16, NULL, true, "tok", "0: a candidate must be better; above: surely not worse by more than this is enough, though one surely worse is refused."},
 	{"gate.min_gain", CONF_REAL, F(min_gain), CONF_TEXT(GATE_MIN_GAIN), 0, 16, NULL, true, "tok", "Accept length that a candidate must gain to be worth a switch."},
+	{"gate.pinned_margin", CONF_REAL, F(pinned_margin), CONF_TEXT(GATE_PINNED_MARGIN), 0, 16, NULL, true, "tok", "A candidate surely worse by more than this on a domain's pinned older requests is refused."},
 	{"gate.max_wait_s", CONF_REAL, F(max_wait_s), "0", 0, 604800, NULL, true, "s", "A candidate undecided for longer is superseded; 0: rollout.interval_s, at least 20."},
 	{"gate.retry_s", CONF_REAL, F(retry_s), "5", 0.05, 3600, NULL, true, "s",
 	 "Time between two looks at an undecided candidate; never more than a quarter of the learner's time."},
@@ -149,7 +150,7 @@ static int redraftd_options(const struct redraftd_conf *c, struct act_options *r
 		.serve_socket = c->serve_socket,
 		.learn_socket = c->learn_socket,
 		.gate = {.min_requests = c->min_requests, .alpha = c->alpha, .clip = c->clip, .margin = c->margin, .first_min_al = c->first_min_al,
-			 .min_gain = c->min_gain},
+			 .min_gain = c->min_gain, .pinned_margin = c->pinned_margin},
 		.rules = {.interval_us = redraftd_us(c->interval_s), .max_wait_us = redraftd_us(wait_s),
 			  .retry_us = redraftd_us(c->retry_s), .rejects_to_rebase = (int)c->rejects,
 			  .max_age_us = redraftd_us(c->max_age_s), .follows = c->fleet_role == FLEET_FOLLOWER, .step_us = redraftd_us(c->step_s)},

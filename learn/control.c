@@ -70,9 +70,10 @@ static void on_status(void *ctx, struct rpc_call *call, json_t *params)
 static void on_evaluate(void *ctx, struct rpc_call *call, json_t *params)
 {
 	json_int_t candidate = 0, live = 0, k = 0;
+	bool pinned = json_is_true(json_object_get(params, "pinned"));
 	if (number(call, params, "candidate", 1, UINT32_MAX, true, &candidate) && number(call, params, "live", 0, UINT32_MAX, true, &live) &&
 	    number(call, params, "k", 1, TTT_MAX_STEPS, false, &k))
-		post(ctx, call, (struct command){.kind = CMD_EVALUATE, .version = (uint32_t)candidate, .live = (uint32_t)live, .k = (int)k});
+		post(ctx, call, (struct command){.kind = CMD_EVALUATE, .version = (uint32_t)candidate, .live = (uint32_t)live, .k = (int)k, .pinned = pinned});
 }
 
 static void on_compare(void *ctx, struct rpc_call *call, json_t *params)

@@ -9,6 +9,8 @@
 
 enum { MAX_DOMAINS = 32, FULL_AFTER = 16 };
 
+struct version { uint32_t number; const struct draft *d; };
+
 struct tally {
 	char domain[32];
 	int requests;
@@ -51,18 +53,60 @@ static struct tally *tally_of(struct tally *t, int *n, const char *domain)
 	return &t[(*n)++];
 }
 
-/* One request under both (v[1] NULL: plain decoding), into its domain's tally and the list of pairs. */
-static int pair(struct learner *l, const struct run *run, const struct draft *const v[2], int k, struct tally *t, int *n_t, json_t *pairs)
+static bool known(const struct learner *l, uint64_t run, uint32_t version, int k, struct replay_result *ret)
+{
+	const struct replayed *m = l->replayed;
+	for (uint64_t i = 0; m && i < m->n && i < REPLAYED_KEPT; i++)
+		if (m->v[i].run == run && m->v[i].version == version && m->v[i].k == k) {
+			ret->rounds = m->v[i].rounds;
+			ret->accepted = m->v[i].accepted;
+			return true;
+		}
+	return false;
+}
+
+static void remember(struct learner *l, uint64_t run, uint32_t version, int k, const struct replay_result *r)
+{
+	struct replayed *m = l->replayed = l->replayed ? l->replayed : calloc(1, sizeof *l->replayed);
+	if (!m)
+		return;
+	uint64_t at = m->n++ % REPLAYED_KEPT;
+	m->v[at].run = run;
+	m->v[at].version = version;
+	m->v[at].k = k;
+	m->v[at].rounds = r->rounds;
+	m->v[at].accepted = r->accepted;
+}
+
+/* One run under those of both that are not known yet (d NULL: plain decoding). */
+static int replay_both(struct learner *l, const struct run *run, const struct version *v, int k, struct replay_result res[2])
 {
 	struct joined j = {0};
-	struct replay_result res[2] = {0};
 	struct history h;
+	int r = 0;
+	bool ask[2];
+	for (int i = 0; i < 2; i++)
+		ask[i] = v[i].d && !known(l, run->id, v[i].number, k, &res[i]);
 	history_find(&l->runs, &l->join, run, &h);
-	int r = h.kind == HISTORY_WHOLE ? joined_load_after(l->pool, &h, h.total, run, (uint32_t)l->fz->V, &j) : -ENOENT;
-	for (int i = 0; i < 2 && !r; i++)
-		if (v[i])
-			r = evaluate_run(l->d, l->fz, &j, run->first, v[i], k, &res[i]);
+	if (h.kind != HISTORY_WHOLE)
+		return -ENOENT;
+	if (ask[0] || ask[1])
+		r = joined_load_after(l->pool, &h, h.total, run, (uint32_t)l->fz->V, &j);
+	for (int i = 0; i < 2 && !r; i++) {
+		if (ask[i])
+			r = evaluate_run(l->d, l->fz, &j, run->first, v[i].d, k, &res[i]);
+		if (ask[i] && !r)
+			remember(l, run->id, v[i].number, k, &res[i]);
+	}
 	joined_done(&j);
+	return r;
+}
+
+/* One request under both, into its domain's tally and the list of pairs. */
+static int pair(struct learner *l, const struct run *run, const struct version v[2], int k, struct tally *t, int *n_t, json_t *pairs)
+{
+	struct replay_result res[2] = {0};
+	int r = replay_both(l, run, v, k, res);
 	if (r || !res[0].rounds) /* damaged on disk, or too large for now: left out, as it is from training */
 		return 0;
 	struct tally *x = tally_of(t, n_t, run->domain);
@@ -76,47 +120,58 @@ static int pair(struct learner *l, const struct run *run, const struct draft *co
 						      accept_length(res[0].rounds, res[0].accepted))) ? -ENOMEM : 0;
 }
 
-static json_t *table(const struct tally *t, int n, const uint32_t version[2])
+/* Every run in that state. */
+static int pair_all(struct learner *l, enum run_state state, const struct version v[2], int k, struct tally *t, int *n_t, json_t *pairs)
+{
+	int r = pairs ? 0 : -ENOMEM;
+	for (int i = 0; i < l->runs.n && !r; i++)
+		if (l->runs.v[i].state == state)
+			r = pair(l, &l->runs.v[i], v, k, t, n_t, pairs);
+	return r;
+}
+
+static json_t *table(const struct tally *t, int n, const struct version version[2])
 {
 	json_t *a = json_array();
 	for (int i = 0; i < n; i++)
 		for (int v = 0; v < 2; v++)
-			(void)json_array_append_new(a, json_pack("{s:I,s:s,s:i,s:I,s:f}", "version", (json_int_t)version[v], "domain", t[i].domain,
+			(void)json_array_append_new(a, json_pack("{s:I,s:s,s:i,s:I,s:f}", "version", (json_int_t)version[v].number, "domain", t[i].domain,
 								 "requests", t[i].requests, "rounds", (json_int_t)t[i].rounds[v], "accept_length",
 								 accept_length(t[i].rounds[v], t[i].accepted[v])));
 	return a;
 }
 
-int evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, json_t **ret, struct errtext *e)
+int evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, bool pinned, json_t **ret, struct errtext *e)
 {
 	struct draft d[2] = {0};
-	const struct draft *v[2] = {&d[0], live ? &d[1] : NULL};
-	const uint32_t version[2] = {candidate, live};
-	struct tally t[MAX_DOMAINS] = {0};
-	json_t *pairs = json_array();
-	int n_t = 0;
+	const struct version v[2] = {{candidate, &d[0]}, {live, live ? &d[1] : NULL}};
+	struct tally t[MAX_DOMAINS] = {0}, unused[MAX_DOMAINS] = {0};
+	json_t *pairs = json_array(), *older = NULL;
+	int n_t = 0, n_unused = 0;
 	int r = pairs ? publish_read_version(l->o.store, candidate, l->fz, &d[0], e) : -ENOMEM;
 	if (!r && live)
 		r = publish_read_version(l->o.store, live, l->fz, &d[1], e);
-	for (int i = 0; i < l->runs.n && !r; i++)
-		if (l->runs.v[i].state == RUN_HELD_OUT)
-			r = pair(l, &l->runs.v[i], v, k, t, &n_t, pairs);
-	draft_done(&d[0]);
-	draft_done(&d[1]);
+	if (!r)
+		r = pair_all(l, RUN_HELD_OUT, v, k, t, &n_t, pairs);
 	if (!r && !json_array_size(pairs))
 		r = EVALUATE_E_NOT_ENOUGH;
+	if (!r && pinned && live)
+		r = pair_all(l, RUN_PINNED, v, k, unused, &n_unused, older = json_array());
+	draft_done(&d[0]);
+	draft_done(&d[1]);
 	bool full = learner_count(l, RUN_HELD_OUT) >= l->o.heldout_max || l->turned_away >= FULL_AFTER;
 	if (!r)
-		r = (*ret = json_pack("{s:i,s:b,s:o,s:o}", "requests", (int)json_array_size(pairs), "full", full, "pairs",
-				      json_incref(pairs), "table", table(t, n_t, version))) ? 0 : -ENOMEM;
+		r = (*ret = json_pack("{s:i,s:b,s:O,s:O*,s:o}", "requests", (int)json_array_size(pairs), "full", full, "pairs", pairs, "pinned", older,
+				      "table", table(t, n_t, v))) ? 0 : -ENOMEM;
 	json_decref(pairs);
+	json_decref(older);
 	return r;
 }
 
 int evaluate_newest(struct learner *l, uint32_t version, int most, int k, json_t **ret, struct errtext *e)
 {
 	struct draft d = {0};
-	const struct draft *v[2] = {&d, NULL};
+	const struct version v[2] = {{version, &d}, {0}};
 	struct tally t[MAX_DOMAINS] = {0};
 	json_t *pairs = json_array(), *a = json_array();
 	int n_t = 0, r = pairs && a ? publish_read_version(l->o.store, version, l->fz, &d, e) : -ENOMEM;

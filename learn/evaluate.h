@@ -9,9 +9,16 @@
 
 enum { EVALUATE_E_NOT_ENOUGH = 1 };
 
-/* live 0 = plain decoding, accept length 1. *ret: {"requests", "full", "pairs", "table"} as io.redraft.Learn.Evaluate
+/* What was replayed already: the same run under the same version says the same, so a gate that looks again pays for new requests alone. */
+enum { REPLAYED_KEPT = 8192 };
+struct replayed {
+	uint64_t n; /* ever; the oldest give way */
+	struct { uint64_t run; uint32_t version; int k; uint32_t rounds, accepted; } v[REPLAYED_KEPT];
+};
+
+/* live 0 = plain decoding, accept length 1. pinned: on the pinned runs too, unless live is 0. *ret: {"requests", "full", "pairs", "pinned", "table"} as io.redraft.Learn.Evaluate
  * says. EVALUATE_E_NOT_ENOUGH: nothing is held out; -EINVAL with e: a version that cannot be read. */
-int MUSTCHECK evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, json_t **ret, struct errtext *e);
+int MUSTCHECK evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, bool pinned, json_t **ret, struct errtext *e);
 /* What `version` would have done on the newest `most` runs of the pool with a whole history, trained or not: {"version", "k",
  * "requests", "table"}. Not a verdict: it may have been trained on them. EVALUATE_E_NOT_ENOUGH, -EINVAL as above. */
 int MUSTCHECK evaluate_newest(struct learner *l, uint32_t version, int most, int k, json_t **ret, struct errtext *e);

@@ -151,6 +151,11 @@ int join_add(struct join *j, const struct trace_record *r, int partition, int64_
 	o->next_run = r->meta.run + 1;
 	o->next_pos = r->positions[r->T - 1] + 1;
 	o->next_token = r->next_token;
+	for (int s = 0; s < r->S; s++) {
+		uint32_t v = r->round_version[s], *d = o->run.drafted;
+		d[0] = v && (!d[0] || v < d[0]) ? v : d[0];
+		d[1] = v > d[1] ? v : d[1];
+	}
 	if (r->T_gen)
 		o->K = r->K;
 	o->last_offset = offset;

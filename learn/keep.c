@@ -75,7 +75,8 @@ int keep_sample(struct learner *l, uint32_t first)
 	uint64_t share = n ? l->o.pool_bytes / 2 / (uint64_t)n : 0;
 	for (int i = 0; i < l->runs.n; i++) {
 		struct run *r = &l->runs.v[i];
-		if (r->refs[0].segment >= first || !keep_replayable(l, r) || !chosen(l, r, share))
+		bool keep = r->state == RUN_PINNED || (keep_replayable(l, r) && chosen(l, r, share));
+		if (r->refs[0].segment >= first || !keep)
 			continue;
 		int k = move(l, r);
 		if (k)

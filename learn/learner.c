@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "learn/init.h"
+#include "learn/pinned.h"
 #include "learn/purge.h"
 
 /* ---- the draft comes and goes ---- */
@@ -102,6 +103,7 @@ static void no_candidate(struct learner *l)
 
 void learner_release(struct learner *l)
 {
+	pinned_draw(l);
 	for (int i = 0; i < l->runs.n; i++)
 		if (l->runs.v[i].state == RUN_HELD_OUT)
 			l->runs.v[i].state = RUN_QUEUED;
@@ -169,7 +171,10 @@ static int apply_verdict(struct learner *l, const struct journal_entry *x)
 		memcpy(l->anchor, w, l->o.kind->n_params(l->t) * sizeof *w);
 		l->anchored = true;
 	}
-	rules_verdict(&l->rules, x->version, strncmp(x->text, "quarantined", 11) == 0);
+	bool quarantined = strncmp(x->text, "quarantined", 11) == 0;
+	rules_verdict(&l->rules, x->version, quarantined);
+	if (quarantined)
+		pinned_quarantine(l, x->version);
 	return 0;
 }
 
@@ -460,6 +465,7 @@ struct learner *learner_close(struct learner *l)
 	journal_close(l->journal);
 	free(l->at);
 	free(l->counts);
+	free(l->replayed);
 	free(l);
 	return NULL;
 }

@@ -27,7 +27,7 @@ struct learner_options {
 	struct train_options train;
 	uint64_t seed;
 	int pack_rows; /* a step takes further runs while they fit into so many rows, max_rows at most; 0 = one run a step */
-	int draft_vocab, max_rows, history_rows, max_epochs, queue_max, heldout_max, heldout_domain_max;
+	int draft_vocab, max_rows, history_rows, max_epochs, queue_max, heldout_max, heldout_domain_max, heldout_pinned;
 	bool prompt_rows, whole_teacher, auto_init, dedup;
 	double replay_share;
 	double ema;                  /* decay a step of the averaged weights, which are what is published; 0 = the last weights are */
@@ -109,6 +109,7 @@ struct learner {
 
 	/* the candidate that waits for its verdict */
 	struct { char name[96], sha[65]; uint32_t version; bool left; json_t *cut; } pending; /* name "": none; left: rebased since */
+	struct replayed *replayed; /* what was replayed already (learn/evaluate.h); owned, not state: NULL until it is needed */
 	int turned_away;          /* requests the held-out set had no room for, running; for Evaluate alone, so not in checkpoints */
 	int64_t published_step;   /* step of the last J_PUBLISH */
 	char publish_error[160];
@@ -197,7 +198,7 @@ int MUSTCHECK learner_take_one(struct learner *l, int partition, int64_t offset,
 int MUSTCHECK learner_repeat_take(struct learner *l, const struct journal_entry *x, int64_t *ret_done, struct errtext *e);
 int MUSTCHECK learner_cursors(struct learner *l, int n); /* at least n partitions */
 void learner_look_back(struct learner *l);               /* is each log still the one that was read? asked before reading on */
-void learner_release(struct learner *l);                 /* held-out runs become training runs; no candidate */
+void learner_release(struct learner *l);                 /* held-out runs become training runs, some of them pinned ones; no candidate */
 int learner_run_closed(void *learner, struct run *r);
 
 /* learner_state.c */

@@ -23,12 +23,12 @@ int learner_print_config(const struct learner_options *o, char *ret, size_t size
 			 "\"beta2\":%.9g,\"eps\":%.9g,\"clip\":%.9g,\"muon_momentum\":%.9g,\"muon_iters\":%d,\"warmup\":%" PRId64 ",\"total\":%" PRId64 ",\"draft_vocab\":%d,"
 			 "\"max_rows\":%d,\"max_epochs\":%d,\"queue_max\":%d,\"heldout\":[%d,%d],\"prompt_rows\":%d,\"replay_share\":%.9g,"
 			 "\"pool\":[%" PRIu64 ",%u],\"history_rows\":%d,\"dedup\":%d,\"ema\":%.9g,\"anchor\":%.9g,\"max_scale\":%.9g,\"tenant\":[%.9g,%" PRId64 "],"
-			 "\"request_rows\":%" PRId64 ",\"spike\":%.9g,\"reject_weight\":%.9g,\"loss\":%d,\"whole_teacher\":%d,\"pack_rows\":%d,\"first\":%.9g}",
+			 "\"request_rows\":%" PRId64 ",\"spike\":%.9g,\"reject_weight\":%.9g,\"loss\":%d,\"whole_teacher\":%d,\"pack_rows\":%d,\"first\":%.9g,\"pinned\":%d}",
 			 o->seed, t->ttt_steps, (double)t->decay, (int)t->optimizer, (double)t->lr, (double)t->muon_lr, (double)t->beta1,
 			 (double)t->beta2, (double)t->eps, (double)t->clip, (double)t->muon_momentum, t->muon_iters, t->warmup_steps, t->total_steps,
 			 o->draft_vocab, o->max_rows, o->max_epochs, o->queue_max, o->heldout_max, o->heldout_domain_max, o->prompt_rows,
 			 o->replay_share, o->pool_bytes, o->segment_bytes, o->history_rows, o->dedup, o->ema, o->anchor, o->max_scale, o->tenant_share,
-			 o->tenant_window, o->request_rows, o->spike, o->reject_weight, (int)t->loss, o->whole_teacher, o->pack_rows, (double)t->first);
+			 o->tenant_window, o->request_rows, o->spike, o->reject_weight, (int)t->loss, o->whole_teacher, o->pack_rows, (double)t->first, o->heldout_pinned);
 	if (n > 0 && (size_t)n < size && *o->device)
 		n += snprintf(ret + n - 1, size - (size_t)n, ",\"device\":\"%s\"}", o->device) - 1;
 	if (n > 0 && (size_t)n < size && t->ranks && t->ranks->size > 1) /* their sums have an order of their own */
@@ -46,18 +46,18 @@ static int parse_config(const char *text, struct learner_options *o)
 	struct train_options *t = &o->train;
 	json_t *j = json_loads(text, 0, NULL);
 	t->muon_iters = 5; /* of journals that do not say, as all that follows */
-	o->history_rows = o->pack_rows = 0;
+	o->history_rows = o->pack_rows = o->heldout_pinned = 0;
 	o->ema = o->anchor = o->max_scale = o->spike = o->reject_weight = 0;
 	o->tenant_share = 1;
 	o->grid[0] = o->grid[1] = o->grid[2] = 1;
-	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i,s?[ii],s?i,s?i,s?F,s?s}", "seed", &seed,
+	int r = json_unpack(j, "{s:I,s:i,s:F,s:i,s:F,s:F,s:F,s:F,s:F,s:F,s:F,s?i,s:I,s:I,s:i,s:i,s:i,s:i,s:[ii],s:i,s:F,s:[II],s?i,s?i,s?F,s?F,s?F,s?[FI],s?I,s?F,s?F,s?i,s?i,s?[ii],s?i,s?i,s?F,s?s,s?i}", "seed", &seed,
 			    "ttt_steps", &t->ttt_steps, "decay", &decay, "optimizer", &optimizer, "lr", &lr, "muon_lr", &muon_lr, "beta1", &beta1,
 			    "beta2", &beta2, "eps", &eps, "clip", &clip, "muon_momentum", &momentum, "muon_iters", &t->muon_iters, "warmup", &warmup, "total", &total,
 			    "draft_vocab", &o->draft_vocab, "max_rows", &o->max_rows, "max_epochs", &o->max_epochs, "queue_max", &o->queue_max,
 			    "heldout", &o->heldout_max, &o->heldout_domain_max, "prompt_rows", &prompt_rows, "replay_share", &o->replay_share,
 			    "pool", &pool, &segment, "history_rows", &o->history_rows, "dedup", &dedup, "ema", &o->ema, "anchor", &o->anchor, "max_scale", &o->max_scale,
 			    "tenant", &o->tenant_share, &window, "request_rows", &request_rows, "spike", &o->spike, "reject_weight", &o->reject_weight,
-			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1], "data", &o->grid[2], "pack_rows", &o->pack_rows, "first", &first, "device", &device);
+			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1], "data", &o->grid[2], "pack_rows", &o->pack_rows, "first", &first, "device", &device, "pinned", &o->heldout_pinned);
 	(void)snprintf(o->device, sizeof o->device, "%s", r ? "" : device);
 	json_decref(j);
 	if (r)

@@ -42,7 +42,7 @@ struct conf {
 	double tpot_ms, tpot_ratio, least, flat_gain;
 	struct crew_conf ranks;
 	int64_t threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, max_epochs, queue_max, min_tokens, min_steps, gate_k;
-	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, follow_print, init_wait_s;
+	int64_t publish_s, checkpoint_s, pool_mb, heldout_max, heldout_domain_max, pinned, follow_print, init_wait_s;
 	int64_t tenant_window, request_rows;
 	double lr, muon_lr, first, clip, decay, ema, anchor, replay_share, max_scale, tenant_share, spike, reject_weight;
 	bool prompt_rows, auto_init, dedup;
@@ -113,6 +113,7 @@ static const struct conf_entry entries[] = {
 	{"gate.k", CONF_INT, AT(gate_k), "5", 1, TTT_MAX_STEPS, NULL, true, "tok", "chain length of Evaluate when the caller names none"},
 	{"heldout.max", CONF_INT, AT(heldout_max), "64", 1, 10000, NULL, false, "runs", "runs kept to judge a candidate by; further ones are trained"},
 	{"heldout.domain_max", CONF_INT, AT(heldout_domain_max), "24", 1, 10000, NULL, false, "runs", "the same, of one domain"},
+	{"heldout.pinned", CONF_INT, AT(pinned), "48", 0, 256, NULL, false, "runs", "older requests of each domain that are never trained, so that a candidate which forgets is seen; 0 = none"},
 	{"pool.max_mb", CONF_INT, AT(pool_mb), "4096", 64, 1e7, NULL, false, "MiB", "replay pool on disk; the oldest records go past it"},
 	{"checkpoint.interval_s", CONF_INT, AT(checkpoint_s), "300", 1, 1e7, NULL, true, "s", "time between checkpoints"},
 	{"follow_journal", CONF_STRING, AT(follow_journal), "", 0, 0, NULL, false, "", "repeat this journal in a fresh state_dir, then end"},
@@ -140,7 +141,7 @@ static void learner_options(const struct conf *c, struct learner_options *o)
 			  .lr = (real)c->lr, .muon_lr = (real)c->muon_lr, .first = (real)c->first, .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8,
 			  .clip = (real)c->clip, .muon_momentum = (real)0.95, .muon_iters = (int)c->muon_iters, .warmup_steps = c->warmup_steps},
 		.draft_vocab = (int)c->draft_vocab, .max_rows = (int)c->max_rows, .pack_rows = (int)c->pack_rows, .history_rows = (int)c->history_rows, .max_epochs = (int)c->max_epochs,
-		.queue_max = (int)c->queue_max, .heldout_max = (int)c->heldout_max, .heldout_domain_max = (int)c->heldout_domain_max,
+		.queue_max = (int)c->queue_max, .heldout_max = (int)c->heldout_max, .heldout_domain_max = (int)c->heldout_domain_max, .heldout_pinned = (int)c->pinned,
 		.prompt_rows = c->prompt_rows, .whole_teacher = c->teacher == 1, .auto_init = c->auto_init, .replay_share = c->replay_share, .dedup = c->dedup, .ema = c->ema, .anchor = c->anchor,
 		.max_scale = c->max_scale, .tenant_share = c->tenant_share, .tenant_window = c->tenant_window,
 		.request_rows = c->request_rows, .spike = c->spike, .reject_weight = c->reject_weight, .init_min_tokens = c->min_tokens,

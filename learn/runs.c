@@ -136,22 +136,30 @@ json_t *run_to_json(const struct run *r)
 			json_decref(path);
 			return NULL;
 		}
-	return json_pack("{s:I,s:i,s:i,s:s,s:i,s:i,s:I,s:i,s:b,s:o,s:i,s:[IIIII],s:I,s:o}", "id", (json_int_t)r->id, "state", (int)r->state,
+	/* An older program takes a pinned run for one that is held out, which its next verdict frees. */
+	bool pinned = r->state == RUN_PINNED;
+	return json_pack("{s:I,s:i,s:i,s:s,s:i,s:i,s:I,s:i,s:b,s:o,s:i,s:[IIIII],s:I,s:o,s:b,s:[II]}", "id", (json_int_t)r->id, "state", (int)(pinned ? RUN_HELD_OUT : r->state),
 			 "partition", r->partition, "domain", r->domain, "n", r->n, "n_gen", r->n_gen, "pos0",
 			 (json_int_t)r->pos0, "epochs", r->epochs, "bad", r->bad, "refs", refs, "first", r->first, "kin", (json_int_t)r->name,
 			 (json_int_t)r->parent, (json_int_t)r->parent_rows, (json_int_t)r->conversation, (json_int_t)r->tenant, "born",
-			 (json_int_t)r->born, "path", path);
+			 (json_int_t)r->born, "path", path, "pinned", pinned, "drafted", (json_int_t)r->drafted[0], (json_int_t)r->drafted[1]);
 }
 
 /* What older checkpoints do not hold stays 0. */
 static int kin_from_json(const json_t *j, struct run *r)
 {
-	json_int_t name = 0, parent = 0, rows = 0, conversation = 0, tenant = 0, born = 0;
+	json_int_t name = 0, parent = 0, rows = 0, conversation = 0, tenant = 0, born = 0, lo = 0, hi = 0;
+	int pinned = 0;
 	json_t *path = NULL, *x;
 	size_t i;
-	if (json_unpack((json_t *)(uintptr_t)j, "{s?i,s?[IIIII],s?I,s?o}", "first", &r->first, "kin", &name, &parent, &rows, &conversation, &tenant,
-			"born", &born, "path", &path) || rows < 0 || rows > UINT32_MAX || r->first < 0)
+	if (json_unpack((json_t *)(uintptr_t)j, "{s?i,s?[IIIII],s?I,s?o,s?b,s?[II]}", "first", &r->first, "kin", &name, &parent, &rows, &conversation, &tenant,
+			"born", &born, "path", &path, "pinned", &pinned, "drafted", &lo, &hi) || rows < 0 || rows > UINT32_MAX || r->first < 0 ||
+	    lo < 0 || lo > UINT32_MAX || hi < 0 || hi > UINT32_MAX)
 		return -EINVAL;
+	if (pinned)
+		r->state = RUN_PINNED;
+	r->drafted[0] = (uint32_t)lo;
+	r->drafted[1] = (uint32_t)hi;
 	r->name = (uint64_t)name;
 	r->parent = (uint64_t)parent;
 	r->parent_rows = (uint32_t)rows;

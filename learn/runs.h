@@ -2,7 +2,7 @@
  *
  * A run is a contiguous part of one request, made of whole records. Runs are
  * numbered in the order in which they closed; every list of the learner
- * (queue, held-out, replay) is a state of the run in this one array.
+ * (queue, held-out, pinned, replay) is a state of the run in this one array.
  *
  * A run that does not start at position 0 names the request whose rows come before its own; a run that repeats
  * what another run of its conversation holds says how much of it (learn/history.h).
@@ -16,7 +16,7 @@
 
 enum { RUN_MAX_RECORDS = 256, RUN_BLOCK = 32 /* rows of one hash of `path` */ };
 
-enum run_state { RUN_QUEUED, RUN_HELD_OUT, RUN_TRAINED };
+enum run_state { RUN_QUEUED, RUN_HELD_OUT, RUN_TRAINED, RUN_PINNED };
 
 struct run {
 	uint64_t id;
@@ -33,6 +33,7 @@ struct run {
 	int64_t born;      /* when its oldest record was written, s since 1970; 0 = not known */
 	int n_path;        /* [i]: hash of the conversation's tokens up to position pos0 + (i+1) RUN_BLOCK, where pos0 is a multiple */
 	uint64_t *path;    /* owned */
+	uint32_t drafted[2]; /* the lowest and the highest version that proposed in it; 0: none, or not known */
 	int epochs;        /* how often it was trained */
 	bool bad;          /* gave a non-finite step: never again */
 	int n_refs;

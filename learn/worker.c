@@ -23,6 +23,7 @@
 #include "daemon/base/rpc.h"
 #include "learn/crew.h"
 #include "learn/evaluate.h"
+#include "learn/pinned.h"
 #include "learn/purge.h"
 #include "learn/served.h"
 #include "learn/worker_priv.h"
@@ -133,7 +134,7 @@ static int do_evaluate(struct worker *w, const struct command *c, struct errtext
 	json_t *reply = NULL;
 	uint64_t t0 = clock_us();
 	struct errtext why = {""};
-	int r = evaluate(w->l, c->version, c->live, c->k > 0 && c->k <= TTT_MAX_STEPS ? c->k : w->o.pace.gate_k, &reply, &why);
+	int r = evaluate(w->l, c->version, c->live, c->k > 0 && c->k <= TTT_MAX_STEPS ? c->k : w->o.pace.gate_k, c->pinned, &reply, &why);
 	if (r == EVALUATE_E_NOT_ENOUGH)
 		worker_answer(w, c, NULL, "io.redraft.NotEnough", "no request recorded since the candidate was published has closed yet");
 	else if (r == -EINVAL || r == -ENOENT)
@@ -142,8 +143,8 @@ static int do_evaluate(struct worker *w, const struct command *c, struct errtext
 		return errtext_set(e, r, "evaluate: %s", *why.text ? why.text : strerror(-r));
 	else {
 		note_gain(w, c, reply);
-		log_info("evaluated version %u against %u on %d requests in %" PRIu64 " ms", c->version, c->live,
-			 (int)json_array_size(json_object_get(reply, "pairs")), (clock_us() - t0) / 1000);
+		log_info("evaluated version %u against %u on %d requests and %d pinned ones in %" PRIu64 " ms", c->version, c->live,
+			 (int)json_array_size(json_object_get(reply, "pairs")), (int)json_array_size(json_object_get(reply, "pinned")), (clock_us() - t0) / 1000);
 		worker_answer(w, c, reply, NULL, NULL);
 	}
 	return 0;
@@ -294,12 +295,13 @@ json_t *worker_describe(struct worker *w)
 	(void)json_object_update_new(pool, left_out(n));
 	json_t *saved = json_pack("{s:I,s:I,s:f,s:f,s:I,s:I,s:s}", "step", (json_int_t)l->saved.step, "bytes", (json_int_t)l->saved.bytes, "stood_ms", (double)l->saved.stood_us / 1000,
 				  "took_ms", (double)l->saved.took_us / 1000, "copy_bytes", (json_int_t)learner_copy_bytes(l), "failed", (json_int_t)l->saved.failed, "error", l->saved.error);
-	return json_pack("{s:s,s:i,s:I,s:I,s:I,s:o,s:o,s:f,s:I,s:b,s:o,s:o,s:i,s:o,s:I,s:o,s:{s:s,s:I,s:s},s:o,s:o}", "target_fp", l->fz->target_fp, "pid",
+	return json_pack("{s:s,s:i,s:I,s:I,s:I,s:o,s:o,s:f,s:I,s:b,s:o,s:o,s:i,s:o,s:I,s:o,s:{s:s,s:I,s:s},s:o,s:o,s:o}", "target_fp", l->fz->target_fp, "pid",
 			 (int)getpid(), "uptime_s", (json_int_t)((clock_us() - w->started) / 1000000), "step", (json_int_t)l->step, "trained_tokens",
 			 (json_int_t)n->trained_tokens, "loss", real_or_null(l->loss_mean, some), "accuracy", real_or_null(l->acc_mean, some), "lr",
 			 (double)l->o.train.lr, "base_version", (json_int_t)l->base, "paused", l->paused, "records", records, "pool", pool, "held_out",
 			 learner_count(l, RUN_HELD_OUT), "cut", learner_cut(l), "drift", (json_int_t)l->drift, "steps", steps, "pending", "name",
-			 l->pending.name, "version", (json_int_t)l->pending.version, "publish_error", l->publish_error, "pace", pace_status(w->pace), "checkpoint", saved);
+			 l->pending.name, "version", (json_int_t)l->pending.version, "publish_error", l->publish_error, "pace", pace_status(w->pace), "checkpoint", saved, "pinned",
+			 pinned_count(l));
 }
 
 static void refresh_status(struct worker *w, bool force)

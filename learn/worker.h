@@ -38,6 +38,7 @@ struct command {
 	enum command_kind kind;
 	uint32_t version, live;
 	int k;
+	bool pinned;             /* CMD_EVALUATE: on the pinned runs too */
 	struct worker_pace pace; /* CMD_PACE */
 	char text[200];
 	/* On the loop's thread, once: error NULL = done, reply (borrowed, may be NULL) is the answer. May be NULL. */

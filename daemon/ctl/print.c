@@ -61,6 +61,21 @@ static void print_records(FILE *out, const json_t *learn, const json_t *watch)
 	fprintf(out, "%s%s\n", *why == '-' ? "" : "; ", *why == '-' ? "" : plain(why));
 }
 
+/* Older requests that no version was trained on, by domain. */
+static void print_pinned(FILE *out, json_t *pinned)
+{
+	const char *name, *between = "pinned   ";
+	json_t *n;
+
+	json_object_foreach(pinned, name, n)
+	{
+		fprintf(out, "%s%lld of %s", between, (long long)json_integer_value(n), plain(name));
+		between = ", ";
+	}
+	if (json_object_size(pinned))
+		fputs(": older requests, never trained, that candidates are judged on\n", out);
+}
+
 void print_status(FILE *out, const json_t *params)
 {
 	const json_t *serve = json_object_get(params, "serve"), *learn = json_object_get(params, "learn");
@@ -99,6 +114,7 @@ void print_status(FILE *out, const json_t *params)
 			al(learn, "loss"), json_is_true(json_object_get(learn, "paused")) ? ", paused" : "");
 	else
 		fputs("learner  absent\n", out);
+	print_pinned(out, json_object_get(learn, "pinned"));
 	print_records(out, learn, json_object_get(params, "watch"));
 	if (num(json_object_get(params, "audit"), "unwritten") || num(json_object_get(params, "audit"), "lost"))
 		fprintf(out, "audit    %lld lines wait for room on the disk, %lld found none\n", num(json_object_get(params, "audit"), "unwritten"),
@@ -137,21 +153,26 @@ void print_versions(FILE *out, const json_t *params)
 	table_print(&t, out);
 }
 
-static void print_gate(FILE *out, const json_t *verdict)
+static void print_parts(FILE *out, json_t *parts, const char *what)
 {
 	const char *name;
 	json_t *d;
+
+	json_object_foreach(parts, name, d)
+		fprintf(out, "          %-12s %s against %s on %lld %s (between %s and %s)\n", plain(name), al(d, "candidate_al"),
+			al(d, "live_al"), num(d, "requests"), what, al(d, "lower"), al(d, "upper"));
+}
+
+static void print_gate(FILE *out, const json_t *verdict)
+{
 
 	if (!json_is_object(verdict)) {
 		fputs("gate      no verdict\n", out);
 		return;
 	}
 	fprintf(out, "gate      %s against version %lld: %s\n", str(verdict, "verdict"), num(verdict, "against"), plain(str(verdict, "reason")));
-	json_object_foreach(json_object_get(verdict, "domains"), name, d)
-	{
-		fprintf(out, "          %-12s %s against %s on %lld requests (between %s and %s)\n", plain(name), al(d, "candidate_al"),
-			al(d, "live_al"), num(d, "requests"), al(d, "lower"), al(d, "upper"));
-	}
+	print_parts(out, json_object_get(verdict, "domains"), "requests");
+	print_parts(out, json_object_get(verdict, "pinned"), "pinned older ones");
 }
 
 void print_show(FILE *out, const json_t *params)

@@ -115,7 +115,8 @@ function show_peers(s) {
 	pairs("learn", [up(learn), ["Training", !learn.up ? "–" : learn.paused ? "paused" : learn.state || "runs", learn.paused ? "bad" : ""], ["Step", count(learn.step)],
 		["Tokens learned", count(learn.trained_tokens)], ["Loss", is_number(learn.loss) ? learn.loss.toFixed(3) : "–"],
 		["Behind", is_number(records.lag) ? `${count(records.lag)} records` : "–"], ["From version", is_number(learn.base_version) ? version(learn.base_version) : "–"],
-		["Held out", `${count(learn.held_out)} requests`]]);
+		["Held out", `${count(learn.held_out)} requests`],
+		["Pinned", Object.entries(learn.pinned || {}).map(([domain, n]) => `${count(n)} of ${domain}`).join(", ") || "none"]]);
 }
 
 function show_versions(s, versions) {

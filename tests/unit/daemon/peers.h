@@ -34,6 +34,8 @@ struct peers {
 	int pairs;      /* -1: NotEnough; -2: NotReplayable */
 	const char *purge_error; /* or NULL */
 	double gain, back_gain; /* of candidates; of an older version against live */
+	int pinned, n_pinned; /* older requests the learner has, 0: it is one that knows none; how often they were asked for */
+	double pinned_gain;
 };
 
 static bool peers_has(const struct peers *p, uint32_t version)
@@ -175,10 +177,15 @@ static void peers_evaluate(void *ctx, struct rpc_call *call, json_t *params)
 	struct peers *p = ctx;
 	bool plain = !json_integer_value(json_object_get(params, "live"));
 	bool back = json_integer_value(json_object_get(params, "candidate")) < json_integer_value(json_object_get(params, "live"));
-	json_t *list = json_array();
+	json_t *list = json_array(), *answer, *older = json_array();
 
 	pthread_mutex_lock(&p->lock);
-	p->n_evaluations++;
+	if (json_is_true(json_object_get(params, "pinned")))
+		p->n_pinned++;
+	else
+		p->n_evaluations++;
+	for (int i = 0; i < p->pinned && json_is_true(json_object_get(params, "pinned")); i++)
+		json_array_append_new(older, json_pack("{s:s, s:i, s:f, s:f}", "domain", "chat", "rounds", 20, "live_al", 1.4, "candidate_al", 1.4 + p->pinned_gain));
 	for (int i = 0; i < p->pairs; i++)
 		json_array_append_new(list, json_pack("{s:s, s:i, s:f, s:f}", "domain", i % 2 ? "tools" : "code", "rounds", 20, "live_al",
 						      plain ? 1.0 : 1.4, "candidate_al", (plain ? 1.3 : 1.4) + (back ? p->back_gain : p->gain)));
@@ -192,8 +199,12 @@ static void peers_evaluate(void *ctx, struct rpc_call *call, json_t *params)
 		json_decref(list);
 		rpc_error(call, "io.redraft.NotEnough", "nothing is held out");
 	} else {
-		rpc_reply(call, json_pack("{s:i, s:o, s:[]}", "requests", p->pairs, "pairs", list, "table"));
+		answer = json_pack("{s:i, s:o, s:[]}", "requests", p->pairs, "pairs", list, "table");
+		if (json_array_size(older))
+			json_object_set(answer, "pinned", older);
+		rpc_reply(call, answer);
 	}
+	json_decref(older);
 	pthread_mutex_unlock(&p->lock);
 }
 

@@ -78,6 +78,43 @@ static void a_worse_candidate_is_rejected(void **state)
 	assert_int_equal(field("live"), 3);
 }
 
+/* Better on what is asked, surely worse on what was: asked for once all else is well, and refused. A learner that knows no pinned
+ * requests is understood: what it answers is the whole verdict (every other test here). */
+static void a_candidate_that_forgets_is_rejected(void **state)
+{
+	json_t *out, *said;
+
+	(void)state;
+	both_on();
+	daemon_start();
+	live_up_to(1);
+	assert_int_equal(peers.n_pinned, 0); /* nothing was live that could have been forgotten */
+	pthread_mutex_lock(&peers.lock);
+	peers.pinned = 40;
+	peers.pinned_gain = -0.2;
+	pthread_mutex_unlock(&peers.lock);
+	submit("forgets", 0.9f, 1);
+	WAIT_FOR(state_is(2, "rejected"));
+	assert_int_equal(peers.n_pinned, 1);
+	WAIT_FOR(access(fixture_path("store/versions/2/verdict.json"), F_OK) == 0);
+	out = must("Show", json_pack("{s:i}", "version", 2));
+	said = json_object_get(out, "verdict");
+	assert_string_equal(json_string_value(json_object_get(said, "verdict")), "rejected");
+	assert_non_null(strstr(json_string_value(json_object_get(said, "reason")), "older requests of domain chat"));
+	said = json_object_get(json_object_get(said, "pinned"), "chat");
+	assert_int_equal(json_integer_value(json_object_get(said, "requests")), 40);
+	json_decref(out);
+	out = must("Explain", json_pack("{s:i}", "version", 2));
+	assert_non_null(strstr(json_string_value(json_object_get(out, "text")), "On 40 pinned older requests of domain chat it has 1.200 against 1.400"));
+	json_decref(out);
+	pthread_mutex_lock(&peers.lock);
+	peers.pinned_gain = 0.05;
+	pthread_mutex_unlock(&peers.lock);
+	submit("remembers", 0.8f, 1);
+	WAIT_FOR(field("live") == 3);
+	assert_int_equal(peers.n_pinned, 2);
+}
+
 static void wrong_weights_never_go_live(void **state)
 {
 	(void)state;
@@ -355,7 +392,7 @@ int main(void)
 {
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(the_whole_way), T(a_worse_candidate_is_rejected), T(wrong_weights_never_go_live), T(rollback_and_again),
+		T(the_whole_way), T(a_worse_candidate_is_rejected), T(a_candidate_that_forgets_is_rejected), T(wrong_weights_never_go_live), T(rollback_and_again),
 		T(children_of_what_was_rolled_back), T(a_retry_is_harmless), T(rollback_while_loading), T(rollback_loads_what_is_not_there),
 		T(a_full_disk_does_not_stop_rollback), T(nobody_is_there), T(status_socket_only_reads), T(pin_and_promote),
 		T(a_restart_goes_on), T(an_override_is_taken_over), T(crashes_converge),

@@ -280,12 +280,86 @@ static void lengths_looks_and_least_gain(void **state)
 	json_decref(j);
 }
 
+/* Older requests refuse what has surely forgotten, say how, and have no other say. */
+static void pinned_requests(void **state)
+{
+	struct gate_pair p[200], older[200];
+	struct gate_rules lenient = gate_defaults;
+	struct gate_verdict v;
+	json_t *j;
+	int n, m;
+
+	(void)state;
+	n = fill(p, 0, 60, "code", 1.4, 1.6);
+	m = fill(older, 0, 32, "tools", 1.5, 1.3);
+	m = fill(older, m, 32, "code", 1.4, 1.6);
+	m = fill(older, m, GATE_DOMAIN_MIN - 1, "chat", 1.6, 1.0); /* too few to tell */
+	gate_decide(&gate_defaults, p, n, 1, &v);
+	assert_int_equal(v.outcome, GATE_ACCEPT);
+	assert_int_equal(v.n_pinned, 0);
+	gate_guard(&gate_defaults, older, m, &v);
+	assert_int_equal(v.outcome, GATE_REJECT);
+	assert_non_null(strstr(v.reason, "older requests of domain tools: accept length 1.300 against 1.500 on 32 pinned: worse by at least 0."));
+	assert_int_equal(v.n_pinned, 3);
+	j = gate_json(&gate_defaults, &v);
+	assert_int_equal(json_integer_value(json_object_get(json_object_get(json_object_get(j, "pinned"), "tools"), "requests")), 32);
+	assert_true(fabs(json_real_value(json_object_get(json_object_get(json_object_get(j, "pinned"), "tools"), "difference")) - -0.2) < 1e-9);
+	json_decref(j);
+	/* within the margin: no say */
+	lenient.pinned_margin = 0.25;
+	gate_decide(&lenient, p, n, 1, &v);
+	gate_guard(&lenient, older, m, &v);
+	assert_int_equal(v.outcome, GATE_ACCEPT);
+	/* better there is no evidence for it: undecided stays so */
+	gate_decide(&gate_defaults, p, 4, 1, &v);
+	m = fill(older, 0, 100, "tools", 1.3, 1.8);
+	gate_guard(&gate_defaults, older, m, &v);
+	assert_int_equal(v.outcome, GATE_UNDECIDED);
+	assert_null(strstr(v.reason, "older"));
+	/* a rejection keeps its own sentence; nobody pinned changes nothing */
+	n = fill(p, 0, 60, "code", 1.6, 1.3);
+	gate_decide(&gate_defaults, p, n, 1, &v);
+	m = fill(older, 0, 32, "tools", 1.5, 1.2);
+	gate_guard(&gate_defaults, older, m, &v);
+	assert_int_equal(v.outcome, GATE_REJECT);
+	assert_null(strstr(v.reason, "older"));
+	n = fill(p, 0, 60, "code", 1.4, 1.6);
+	gate_decide(&gate_defaults, p, n, 1, &v);
+	gate_guard(&gate_defaults, older, 0, &v);
+	assert_int_equal(v.outcome, GATE_ACCEPT);
+}
+
+/* Five domains, 48 requests each, a candidate that is no worse: refused no more often than one in twenty, lumpy differences included. */
+static void pinned_requests_seldom_refuse(void **state)
+{
+	enum { RUNS = 400, EACH = 48 };
+	static struct gate_pair p[5 * EACH];
+
+	(void)state;
+	for (int kind = 0; kind < 5; kind++) {
+		int wrong = 0;
+
+		for (int run = 0; run < RUNS; run++) {
+			struct gate_verdict v = {.outcome = GATE_ACCEPT};
+
+			for (int i = 0; i < 5 * EACH; i++) {
+				p[i] = (struct gate_pair){.rounds = 10, .live_al = 2, .candidate_al = 2 - 0.25 * null_draw(kind)};
+				snprintf(p[i].domain, sizeof p->domain, "d%d", i % 5);
+			}
+			gate_guard(&gate_defaults, p, 5 * EACH, &v);
+			wrong += v.outcome == GATE_REJECT;
+		}
+		print_message("kind %d: %.3f refused\n", kind, (double)wrong / RUNS);
+		assert_true((double)wrong / RUNS <= 0.05 + 3 * sqrt(0.05 * 0.95 / RUNS));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lengths_looks_and_least_gain), cmocka_unit_test(bounds_by_hand), cmocka_unit_test(the_order_is_no_matter), cmocka_unit_test(decisions),
 		cmocka_unit_test(the_first_version_must_pay), cmocka_unit_test(replies_are_checked), cmocka_unit_test(json),
-		cmocka_unit_test(a_consistent_gain_is_seen), cmocka_unit_test(false_acceptances_are_rare),
+		cmocka_unit_test(a_consistent_gain_is_seen), cmocka_unit_test(false_acceptances_are_rare), cmocka_unit_test(pinned_requests), cmocka_unit_test(pinned_requests_seldom_refuse),
 	};
 	print_message("seed %llu\n", (unsigned long long)seed);
 	return cmocka_run_group_tests(tests, NULL, NULL);

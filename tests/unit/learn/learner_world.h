@@ -38,7 +38,7 @@ static inline struct learner_options options(const struct world *w, const char *
 		.state_dir = state, .store = w->store, .kind = &trainer_eagle3, .seed = 99,
 		.train = {.ttt_steps = 3, .decay = (real)0.8, .optimizer = w->muon ? OPT_MUON : OPT_ADAMW, .muon_iters = 3, .lr = (real)1e-3, .muon_lr = (real)0.02, .first = w->muon ? 3 : 0, .beta1 = (real)0.9,
 			  .beta2 = (real)0.999, .eps = (real)1e-8, .clip = (real)0.5, .muon_momentum = (real)0.95, .warmup_steps = 5},
-		.draft_vocab = 48, .max_rows = w->muon ? 72 : 24, .pack_rows = w->muon ? 72 : 0, .max_epochs = 2, .queue_max = 6, .heldout_max = 4, .heldout_domain_max = 3,
+		.draft_vocab = 48, .max_rows = w->muon ? 72 : 24, .pack_rows = w->muon ? 72 : 0, .max_epochs = 2, .queue_max = 6, .heldout_max = 4, .heldout_domain_max = 3, .heldout_pinned = 2,
 		.prompt_rows = true, .auto_init = true, .replay_share = 0.3, .init_min_tokens = 150, .pool_bytes = 220000, .segment_bytes = 40000,
 		.replay_wait_ms = 1, .history_rows = 16, .dedup = true, .ema = w->muon ? 0.9 : 0, .anchor = w->muon ? 0.01 : 0, .max_scale = 8, .tenant_share = 1,
 		.tenant_window = 1000, .request_rows = 100000, .spike = 3,
@@ -77,6 +77,16 @@ static inline uint32_t accept_candidate(struct world *w, const char *name, uint3
 	assert_int_equal(manifest_write(from, &m, &e), 0);
 	(void)!rename(from, to); /* there already: numbered in an earlier life, and written again by the journal's repeat */
 	return n;
+}
+
+/* Who is pinned, as one number. */
+static inline uint64_t pinned_members(const struct learner *l)
+{
+	uint64_t h = RUN_HASH;
+	for (int i = 0; i < l->runs.n; i++)
+		if (l->runs.v[i].state == RUN_PINNED)
+			h = run_hash(h, &l->runs.v[i].id, sizeof l->runs.v[i].id);
+	return h;
 }
 
 static inline int entry_or(struct learner *l, enum journal_kind kind, uint32_t version, const char *text, struct errtext *e)

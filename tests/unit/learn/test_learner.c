@@ -169,7 +169,7 @@ static int life(struct world *w, const char *state, uint64_t seed, int passes, i
 }
 
 /* Repeat `journal` unbroken in a fresh state folder. */
-static void follow(struct world *w, const char *journal, const char *state, int threads, char hex[65], int64_t *step, struct learner_counts *n)
+static void follow(struct world *w, const char *journal, const char *state, int threads, char hex[65], int64_t *step, struct learner_counts *n, uint64_t *pinned)
 {
 	struct learner_options o = options(w, state);
 	struct dev *d = NULL;
@@ -187,12 +187,13 @@ static void follow(struct world *w, const char *journal, const char *state, int 
 	learner_weights_sha(l, hex);
 	*step = l->step;
 	*n = l->n;
+	*pinned = pinned_members(l);
 	learner_close(l);
 	others_end(&ranks);
 	dev_free(d);
 }
 
-static void resumed(struct world *w, const char *state, char hex[65], int64_t *step, struct learner_counts *n)
+static void resumed(struct world *w, const char *state, char hex[65], int64_t *step, struct learner_counts *n, uint64_t *pinned)
 {
 	struct learner_options o = options(w, state);
 	struct dev *d = NULL;
@@ -203,6 +204,7 @@ static void resumed(struct world *w, const char *state, char hex[65], int64_t *s
 	learner_weights_sha(l, hex);
 	*step = l->step;
 	*n = l->n;
+	*pinned = pinned_members(l);
 	learner_close(l);
 	others_end(&ranks);
 	dev_free(d);
@@ -214,11 +216,14 @@ static void same_as_unbroken(struct world *w, const char *state, struct learner_
 	char again[300], journal[400], b[65];
 	struct learner_counts nb;
 	int64_t sb;
+	uint64_t pinned, pinned_b;
 	(void)snprintf(again, sizeof again, "%s/again", w->dir);
 	(void)snprintf(journal, sizeof journal, "%s/journal", state);
-	resumed(w, state, ret_sha, ret_steps, ret);
+	resumed(w, state, ret_sha, ret_steps, ret, &pinned);
+	print_message("pinned: %s\n", pinned == RUN_HASH ? "nobody" : "some");
 	for (int threads = 1; threads <= 2; threads++) {
-		follow(w, journal, again, threads, b, &sb, &nb);
+		follow(w, journal, again, threads, b, &sb, &nb, &pinned_b);
+		assert_true(pinned == pinned_b);
 		assert_int_equal(*ret_steps, sb);
 		assert_string_equal(ret_sha, b);
 		assert_memory_equal(ret, &nb, sizeof nb);
@@ -372,25 +377,27 @@ static void test_from_log(void **unused)
 	char state[300], a[65], b[65], none[65] = "";
 	int64_t sa, sb;
 	struct learner_counts na, nb;
+	uint64_t pinned_a, pinned_b;
 	(void)unused;
 	world_init(&w, 10);
 	(void)snprintf(state, sizeof state, "%s/s", w.dir);
 	assert_int_not_equal(life(&w, state, 5, 40, -1), 9);
 	w.src.visible = w.src.n;
 	w.src.reads = 0;
-	resumed(&w, state, a, &sa, &na);
+	resumed(&w, state, a, &sa, &na, &pinned_a);
 	int few = w.src.reads;
 	char path[400];
 	(void)snprintf(path, sizeof path, "%s/checkpoint", state);
 	assert_int_equal(fs_remove_tree(path), 0); /* from the first entry */
 	remove_pool(state);
 	w.src.reads = 0;
-	resumed(&w, state, b, &sb, &nb);
+	resumed(&w, state, b, &sb, &nb, &pinned_b);
 	print_message("reads of the log: %d with the pool's tail, %d without\n", few, w.src.reads);
 	assert_true(w.src.reads > few);
 	assert_int_equal(sa, sb);
 	assert_string_equal(a, b);
 	assert_string_not_equal(a, none);
+	assert_true(pinned_a == pinned_b);
 	world_done(&w);
 }
 
