@@ -1,4 +1,4 @@
-/* redraft-learn train: a draft from records on disk, with a progress line and accept lengths on held-out requests.
+/* redraft-learn train: a draft from records on disk or in the topic, with a progress line and accept lengths on held-out requests.
  *
  * The result is a version folder (weights, config, submit.json): in store/incoming, ready for redraftd, or where
  * --out says. It is written anew at each evaluation, so a run that is stopped leaves its last good draft; Ctrl-C
@@ -16,13 +16,14 @@
 #include "daemon/base/conf.h"
 #include "daemon/base/rpc.h"
 #include "learn/cmd.h"
+#include "learn/collect.h"
 #include "learn/crew.h"
 #include "learn/offline.h"
 
 enum { SEGMENT_BYTES = 64 << 20, SAY_US = 1000000 };
 
 struct conf {
-	char *store, *target_fp, *from_pool, *from_files, *judge_pool, *from_draft, *out, *daemon_socket;
+	char *store, *target_fp, *from_pool, *from_files, *from_topic, *brokers, *source_conf, *judge_pool, *from_draft, *out, *daemon_socket;
 	bool json, prompt_rows, submit, resume;
 	int optimizer, loss, teacher, schedule, order, device, device_math;
 	int64_t tokens, epochs, from_version, threads, nice, seed, ttt_steps, muon_iters, warmup_steps, draft_vocab, max_rows, pack_rows, history_rows, eval_tokens, domain_max, k, cache_mb, device_mb;
@@ -35,6 +36,9 @@ struct conf {
 static const struct conf_entry entries[] = {
 	{"from_pool", CONF_STRING, AT(from_pool), "", 0, 0, NULL, false, "", "folders of pool segments (of collect, or a learner's state_dir/pool), separated by blanks"},
 	{"from_files", CONF_STRING, AT(from_files), "", 0, 0, NULL, false, "", "globs of record files; they are read into OUT.records first"},
+	{"from_topic", CONF_STRING, AT(from_topic), "", 0, 0, NULL, false, "", "topic whose records are read into OUT.records first, to its end, a million rows or what --tokens needs"},
+	{"brokers", CONF_STRING, AT(brokers), "", 0, 0, NULL, false, "", "Kafka bootstrap servers, for from_topic"},
+	{"source.conf", CONF_STRING, AT(source_conf), "", 0, 0, NULL, false, "", "more librdkafka settings, k=v,k=v, for from_topic"},
 	{"judge_pool", CONF_STRING, AT(judge_pool), "", 0, 0, NULL, false, "", "folders of records to judge by, never trained; empty = a share of what is trained from"},
 	{"from_draft", CONF_STRING, AT(from_draft), "", 0, 0, NULL, false, "", "folder of a draft to go on from"},
 	{"from_version", CONF_INT, AT(from_version), "0", 0, 4294967295.0, NULL, false, "", "version of the store to go on from; 0 = a first draft"},
@@ -82,7 +86,7 @@ static const struct conf_entry entries[] = {
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
 static const struct conf_program program = {
-	.name = "redraft-learn train", .summary = "Trains a draft from recorded requests on disk and writes it as a version folder.",
+	.name = "redraft-learn train", .summary = "Trains a draft from recorded requests, on disk or in the topic, and writes it as a version folder.",
 	.entries = entries, .struct_size = sizeof(struct conf)};
 
 static volatile sig_atomic_t caught;
@@ -229,25 +233,57 @@ static void options(const struct session *s, struct offline_options *o)
 	o->train.ulysses = (int)c->ranks.ulysses;
 }
 
-/* The folders to train from; record files are read into one of their own first. */
+/* The topic's records into dir, behind those that are there. A run that goes on trains from what it began with. */
+static int collect(const struct session *s, const char *dir, struct errtext *e)
+{
+	const struct conf *c = s->c;
+	const struct collect_options o = {
+		.source = {.brokers = c->brokers, .topic = c->from_topic, .extra = *c->source_conf ? c->source_conf : NULL}, .dir = dir, .max_mb = COLLECT_MB, .idle_s = COLLECT_IDLE_S,
+		.tokens = c->tokens ? (int64_t)ceil((double)c->tokens / (1 - c->share)) : COLLECT_TOKENS, .to_end = true, .stop = &stop_now};
+	struct collected n = {0};
+	if (!*c->brokers)
+		return errtext_set(e, -EINVAL, "--from_topic needs --brokers");
+	if (c->resume && !access(s->state, F_OK))
+		return 0;
+	int r = collect_records(&o, s->fz, &n, e);
+	if (r)
+		return r;
+	fprintf(stderr, "%" PRId64 " rows in %" PRId64 " records of %s; %" PRId64 " refused\n", n.rows, n.records, c->from_topic, n.refused);
+	return n.records ? 0 : errtext_set(e, -ENOENT, "topic %.100s at %.100s holds no record of this target (%" PRId64 " of others): there is nothing to train from", c->from_topic, c->brokers, n.refused);
+}
+
+/* The folders to train from; the topic's records and record files are read into one of their own first. */
 static int open_corpus(const struct session *s, struct corpus *ret, struct errtext *e)
 {
+	const struct conf *c = s->c;
 	char dir[4160];
-	if (!*s->c->from_files)
-		return *s->c->from_pool ? corpus_open(s->c->from_pool, s->fz, ret, e)
-					: errtext_set(e, -EINVAL, "name what to train from: --from_pool or --from_files");
-	if (*s->c->from_pool)
-		return errtext_set(e, -EINVAL, "--from_pool and --from_files exclude each other");
+	if (!!*c->from_pool + !!*c->from_files + !!*c->from_topic != 1)
+		return errtext_set(e, -EINVAL, "name what to train from: one of --from_pool, --from_files and --from_topic");
+	if (*c->from_pool)
+		return corpus_open(c->from_pool, s->fz, ret, e);
 	(void)snprintf(dir, sizeof dir, "%s.records", s->dir);
+	if (*c->from_topic) {
+		int r = collect(s, dir, e);
+		return r ? r : corpus_open(dir, s->fz, ret, e);
+	}
 	struct pool_options o = {.dir = dir, .segment_bytes = SEGMENT_BYTES, .max_bytes = UINT64_MAX};
 	struct pool *p = NULL;
 	int n = 0, r = fs_remove_tree(dir);
 	if (!r)
 		r = pool_open(&o, &p, e);
 	if (!r)
-		r = corpus_import(s->c->from_files, p, &n, e);
+		r = corpus_import(c->from_files, p, &n, e);
 	pool_close(p);
 	return r ? r : corpus_open(dir, s->fz, ret, e);
+}
+
+/* Records that were read for a draft in store/incoming: they are nobody's. Beside --out they stay, for another run to go on behind them. */
+static void forget_records(const struct session *s)
+{
+	char dir[4160];
+	(void)snprintf(dir, sizeof dir, "%s.records", s->dir);
+	if (!*s->c->out && !*s->c->from_pool && fs_remove_tree(dir))
+		fprintf(stderr, "redraft-learn train: %s could not be removed whole\n", dir);
 }
 
 static int open_start(const struct session *s, struct draft *ret, bool *ret_any, struct errtext *e)
@@ -305,6 +341,7 @@ static int train(struct session *s, struct errtext *e)
 	corpus_close(&judge);
 	corpus_close(&corpus);
 	draft_done(&start);
+	forget_records(s);
 	return r;
 }
 
@@ -354,5 +391,5 @@ int cmd_train(int argc, char **argv)
 	comm_free(s.ranks);
 	frozen_close(&fz);
 	conf_done(&program, &c);
-	return r >= 0 ? r : r == -EINVAL || r == -ENOENT ? 2 : 1;
+	return r >= 0 ? r : r == -EHOSTUNREACH ? 3 : r == -EINVAL || r == -ENOENT ? 2 : 1;
 }

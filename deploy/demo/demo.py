@@ -88,7 +88,7 @@ class Demo:
         self.say("redraft-learn: one thread beside the server")
         learn = self.child("redraft-learn", *common, "--state_dir", os.path.join(self.out, "learn"), "--run_dir", os.path.join(self.run, "learn"),
                            "--daemon_socket", self.sockets["daemon"], "--brokers", self.broker.address, "--threads", 1,
-                           "--publish.interval_s", self.interval(), "--publish.min_steps", 5, "--init.min_tokens", 3000, "--seed", 1, *a.learn.split())
+                           "--publish.interval_s", self.interval(), "--publish.min_steps", 5, "--init.min_tokens", 3000, "--heldout.pinned", 8, "--seed", 1, *a.learn.split())
         wait_until("it answered", 60, lambda: varlink.try_call(self.sockets["learn"], "io.redraft.Learn.Status"), learn)
 
     def start_from_base(self, store):

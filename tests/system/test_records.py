@@ -1,11 +1,12 @@
 """What the tap writes to a real Kafka, read by kcat and a safetensors reader that shares no code with ours."""
 import json
 import math
+import subprocess
 import time
 
 import kcat_reader
 import safetensors_reader
-from conftest import poll
+from conftest import BIN, poll
 
 H_T = 64  # of the toy model
 
@@ -60,6 +61,21 @@ def test_records_are_what_the_contract_says(stack, kafka):
     for a in answers:
         assert any(a.tokens - 2 <= n <= a.tokens for n in totals), (a.tokens, totals)
     assert stack.status("serve")["records"]
+    train_from_topic(stack, kafka, fp, len(records))
+
+
+def train_from_topic(stack, kafka, fp, n):
+    """The same records, trained from where they lie; a topic without any is refused in one sentence."""
+    def train(topic, out):
+        argv = [BIN / "redraft-learn", "train", "--from_topic", topic, "--brokers", kafka.address, "--store", stack.store, "--target_fp", fp, "--out", out, "--threads", 1,
+                "--train.draft_vocab", 64, "--train.ttt_steps", 2, "--epochs", 1, "--eval.tokens", 0, "--json", "on"]
+        return subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL, check=False)
+    done = train("redraft.traces", stack.dir / "draft")
+    assert done.returncode == 0, done.stderr
+    assert f" rows in {n} records of redraft.traces" in done.stderr and (stack.dir / "draft" / "model.safetensors").exists()
+    assert "all" in json.loads(done.stdout.splitlines()[-1])["domains"] and json.loads(done.stdout.splitlines()[-1])["step"] > 0
+    none = train("redraft.rounds", stack.dir / "none")
+    assert none.returncode == 2 and "holds no record of this target" in none.stderr, none.stderr
 
 
 def check_record(m, meta, t, fp):

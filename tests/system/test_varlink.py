@@ -38,7 +38,7 @@ def test_every_method_is_what_its_interface_says(stack):
         s.socket("learn"): [
             ["Status", {}, None], ["Config", {}, None], ["SetDrift", {"level": 0}, None], ["PauseTraining", {}, None], ["ResumeTraining", {}, None], ["Purge", tenant, None],
             ["Verdict", {"version": one, "verdict": "accepted", "reason": "x"}, None], ["Publish", {}, None], ["Replay", {"version": one}, "NotEnough"],
-            ["Evaluate", {"candidate": one, "live": 0}, "NotEnough"], ["CompareServed", {"version": one}, "NotEnough"], ["Rebase", {"version": 99}, "BadVersion"]],
+            ["Evaluate", {"candidate": one, "live": 0, "pinned": True}, "NotEnough"], ["CompareServed", {"version": one}, "NotEnough"], ["Rebase", {"version": 99}, "BadVersion"]],
         s.socket("serve"): [
             ["Status", {}, None], ["Config", {}, None], ["SetCapture", {"enabled": False}, None], ["Load", nowhere, "BadVersion"], ["Unload", {"version": 9}, "BadVersion"],
             ["Probe", {"version": one, "prompts": ["Who?"], "max_tokens": 4}, None], ["Canary", {"version": one, "permille": 50, "salt": "s"}, None], ["Canary", {"version": 0}, None],
