@@ -57,7 +57,8 @@ static int parse_config(const char *text, struct learner_options *o)
 			    "heldout", &o->heldout_max, &o->heldout_domain_max, "prompt_rows", &prompt_rows, "replay_share", &o->replay_share,
 			    "pool", &pool, &segment, "history_rows", &o->history_rows, "dedup", &dedup, "ema", &o->ema, "anchor", &o->anchor, "max_scale", &o->max_scale,
 			    "tenant", &o->tenant_share, &window, "request_rows", &request_rows, "spike", &o->spike, "reject_weight", &o->reject_weight,
-			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1], "data", &o->grid[2], "pack_rows", &o->pack_rows, "first", &first, "device", &device, "pinned", &o->heldout_pinned);
+			    "loss", &loss, "whole_teacher", &whole_teacher, "ranks", &o->grid[0], &o->grid[1], "data", &o->grid[2], "pack_rows", &o->pack_rows,
+			    "first", &first, "device", &device, "pinned", &o->heldout_pinned);
 	(void)snprintf(o->device, sizeof o->device, "%s", r ? "" : device);
 	json_decref(j);
 	if (r)
