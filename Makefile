@@ -14,7 +14,7 @@
 #   make soak       32 clients, hang-ups, switches, a broker that comes and goes: nothing leaks, nothing changes (MINUTES=30)
 #   make cuda       build/release/lib/redraft/redraft-cuda.so, with an installed CUDA toolkit or one fetched as wheels (640 MB, once)
 #   make check-gpu  the kernels', trainer's and engine's tests on a real GPU; says why not where there is none
-#   make bench-gpu  decode, training, capture and switch rates of a real GPU against its limits
+#   make bench-gpu  decode and training rates of a real GPU against its limits and torch's; says why not where there is none
 #   make bench-adapt  a stream of changing domains: what is followed, what is kept (hours; QUICK=1 minutes)
 #   make sims       how well the daemon judges, in simulation: gate, canary, drift (RUNS=40 WEEKS=2 SEED=1; the README's are 200, 400 and 20)
 #   make faults     a server with faults that can be switched on (serve/fault.h): build/release/faults/bin/redraft-serve
@@ -206,8 +206,8 @@ unit: unit-bins
 
 check-gpu:
 	tests/gpu/check-gpu || [ $$? -eq 77 ]
-bench-gpu: $(B)/bench/bench_gpu
-	$<
+bench-gpu:
+	tests/gpu/bench-gpu || [ $$? -eq 77 ]
 deps:
 	deploy/install-deps
 demo:

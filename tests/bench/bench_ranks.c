@@ -1,10 +1,11 @@
 /* One training step of a long synthetic sequence, or of several, alone, under mpirun, or as ranks with a GPU each: time, memory of every rank, loss.
  *
- *   bench_ranks [n=4096] [wide=64] [heads=2] [steps=7] [data=1] [ulysses=1] [reps=1] [runs=1] [gpu=0] [ranks=1 rank=0 meet=PLACE]
+ *   bench_ranks [n=4096] [wide=64] [heads=2] [steps=7] [data=1] [ulysses=1] [reps=1] [runs=1] [gpu=0] [fast=0] [ranks=1 rank=0 meet=PLACE]
  *   mpirun --oversubscribe -np 4 build/release/bench/bench_ranks n=131072 ulysses=2
  *   for r in 0 1; do build/release/bench/bench_ranks n=131072 ranks=2 rank=$r meet=$PWD/meet & done; wait
  *
- * runs: the rows are so many runs packed, which see only themselves: as much memory for less attention; data groups of ranks share them.
+ * runs: the rows are so many runs packed, which see only themselves: as much memory for less attention; data groups of ranks share them. fast: a GPU's
+ * products in bf16, as the learner's are (loss and gradient then hold to bf16's rounding alone).
  * Rank 0 makes the sequence whole and deals it out; its own peak therefore holds the inputs of all (a few hundred
  * bytes a row). Prints a line of JSON; the same n gives the same loss on any grid, to rounding.
  */
@@ -20,7 +21,7 @@
 enum { V = 1024, V_D = 512, K = 8 };
 
 struct want {
-	int n, wide, heads, steps, data, ulysses, reps, runs, gpu, ranks, rank;
+	int n, wide, heads, steps, data, ulysses, reps, runs, gpu, fast, ranks, rank;
 	char meet[200];
 };
 
@@ -104,19 +105,20 @@ static int lead(const struct want *w, struct comm *c, struct dev *d, const struc
 
 int main(int argc, char **argv)
 {
-	struct want w = {4096, 64, 2, 7, 1, 1, 1, 1, 0, 1, 0, ""};
+	struct want w = {4096, 64, 2, 7, 1, 1, 1, 1, 0, 0, 1, 0, ""};
 	struct errtext e = {""};
 	struct comm *c = NULL;
 	struct dev *d = NULL;
 	for (int i = 1; i < argc; i++)
 		if (sscanf(argv[i], "n=%d", &w.n) + sscanf(argv[i], "wide=%d", &w.wide) + sscanf(argv[i], "heads=%d", &w.heads) + sscanf(argv[i], "steps=%d", &w.steps) +
 			    sscanf(argv[i], "data=%d", &w.data) + sscanf(argv[i], "ulysses=%d", &w.ulysses) + sscanf(argv[i], "reps=%d", &w.reps) + sscanf(argv[i], "runs=%d", &w.runs) +
-			    sscanf(argv[i], "gpu=%d", &w.gpu) + sscanf(argv[i], "ranks=%d", &w.ranks) + sscanf(argv[i], "rank=%d", &w.rank) + sscanf(argv[i], "meet=%199s", w.meet) < 1) {
-			fprintf(stderr, "bench_ranks: %s is none of n= wide= heads= steps= data= ulysses= reps= runs= gpu= ranks= rank= meet=\n", argv[i]);
+			    sscanf(argv[i], "gpu=%d", &w.gpu) + sscanf(argv[i], "fast=%d", &w.fast) +
+			    sscanf(argv[i], "ranks=%d", &w.ranks) + sscanf(argv[i], "rank=%d", &w.rank) + sscanf(argv[i], "meet=%199s", w.meet) < 1) {
+			fprintf(stderr, "bench_ranks: %s is none of n= wide= heads= steps= data= ulysses= reps= runs= gpu= fast= ranks= rank= meet=\n", argv[i]);
 			return 2;
 		}
 	const struct crew_conf ranks = {.count = w.ranks, .rank = w.rank, .meet = w.meet, .secret_file = (char[]){""}, .timeout_s = 120};
-	struct dev_options device = {.kind = w.gpu || w.ranks > 1 ? DEV_CUDA : DEV_CPU};
+	struct dev_options device = {.kind = w.gpu || w.ranks > 1 ? DEV_CUDA : DEV_CPU, .math = w.fast ? MATH_FAST : MATH_STRICT};
 	if (crew_open(&ranks, &c, &e) || crew_device(c, &device, &e)) {
 		fprintf(stderr, "bench_ranks: %s\n", e.text);
 		return 2;
