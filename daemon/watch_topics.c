@@ -6,9 +6,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "daemon/watch_inside.h"
 
 enum { TOPICS_N = 4, TOPICS_MS = 10000, TOPICS_LEAST_BYTES = 1000000 };
+enum { LOOKS = 20, LOOK_US = 200000 }; /* a topic just made is not known to every broker at once */
 
 struct wanted {
 	const char *name, *cleanup, *why; /* why: what goes wrong when it is not there */
@@ -164,7 +166,7 @@ static json_t *look(struct topics *t, const struct wanted *w, bool create, bool 
 	bool made = false;
 	char why[200] = "";
 
-	for (int again = 0; topic && again < 2; again++) {
+	for (int again = 0; topic && again < LOOKS; again++) {
 		err = rd_kafka_metadata(t->rk, 0, topic, &md, TOPICS_MS);
 		if (!err && md->topic_cnt == 1)
 			err = md->topics[0].err;
@@ -175,9 +177,12 @@ static json_t *look(struct topics *t, const struct wanted *w, bool create, bool 
 		if (md)
 			rd_kafka_metadata_destroy(md);
 		md = NULL;
-		if ((err != RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART && err != RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC) || !create || again)
+		if ((err != RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART && err != RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC) || !create || why[0])
 			break;
-		make(t, w, why, sizeof why);
+		if (made)
+			usleep(LOOK_US);
+		else
+			make(t, w, why, sizeof why);
 		made = !why[0];
 	}
 	if (topic)
@@ -186,8 +191,11 @@ static json_t *look(struct topics *t, const struct wanted *w, bool create, bool 
 		problem(problems, "it could not be made: %s", why);
 	else if (err)
 		problem(problems, "%.120s; %s", rd_kafka_err2str(err), w->why);
-	if (!err)
+	for (int again = 0; !err && !config && again < (made ? LOOKS : 1); again++) {
+		if (again)
+			usleep(LOOK_US);
 		config = settings(t, w->name);
+	}
 	if (config)
 		compare(w, config, problems);
 	if (!err && partitions < w->partitions)
