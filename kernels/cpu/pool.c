@@ -3,10 +3,17 @@
  * `job` holds (count << 8 | active threads). A worker that sees it change reads
  * from the same word whether it takes part; if it does, the caller is waiting
  * for it, so fn and ctx are stable; if it does not, it must not touch them.
+ *
+ * A worker that sleeps is often woken on the caller's own processor, where it waits
+ * until the caller is done, and the kernel takes milliseconds to part the two: longer
+ * than the product of a decoding step, which then gains nothing by a second thread.
+ * So a worker that finds itself there goes elsewhere and keeps off that one processor;
+ * which of the others it takes is left to the kernel.
  */
 #include "kernels/cpu/pool.h"
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,11 +32,14 @@ struct worker {
 
 struct pool {
 	int n;
+	cpu_set_t allowed; /* where the maker of the pool might run */
+	bool roomy;        /* that is a processor a thread at least */
 	struct worker *workers; /* [n - 1], t = 1.. */
 	void (*fn)(void *ctx, int t, int n);
 	void *ctx;
 	_Alignas(64) _Atomic uint32_t job;
 	_Atomic uint32_t job_sleepers;
+	_Atomic int caller_cpu; /* of the last job; -1: not known */
 	_Atomic bool stop;
 	_Alignas(64) _Atomic uint32_t left; /* workers that have not finished */
 	_Atomic uint32_t caller_sleeps;
@@ -91,6 +101,16 @@ static uint32_t wait_word(_Atomic uint32_t *word, uint32_t value, bool want_equa
 	}
 }
 
+/* Off the caller's processor, and not back; where that is refused (a sandbox may) all stays as it was. */
+static void keep_off(const struct pool *p, int cpu)
+{
+	if (!p->roomy || cpu < 0 || cpu >= CPU_SETSIZE || sched_getcpu() != cpu)
+		return;
+	cpu_set_t rest = p->allowed;
+	CPU_CLR((size_t)cpu, &rest);
+	(void)sched_setaffinity(0, sizeof rest, &rest);
+}
+
 static void *worker_main(void *arg)
 {
 	struct worker *me = arg;
@@ -104,6 +124,7 @@ static void *worker_main(void *arg)
 		int n = (int)(seen & 0xffu);
 		if (me->t >= n)
 			continue;
+		keep_off(p, atomic_load_explicit(&p->caller_cpu, memory_order_relaxed));
 		p->fn(p->ctx, me->t, n);
 		if (atomic_fetch_sub(&p->left, 1) == 1 && atomic_load(&p->caller_sleeps))
 			futex_wake(&p->left, 1);
@@ -127,6 +148,7 @@ void pool_run(struct pool *p, int n, void (*fn)(void *ctx, int t, int n), void *
 	p->fn = fn;
 	p->ctx = ctx;
 	atomic_store(&p->left, (uint32_t)n - 1);
+	atomic_store_explicit(&p->caller_cpu, sched_getcpu(), memory_order_relaxed);
 	post(p, (uint32_t)n);
 	fn(ctx, 0, n);
 	(void)wait_word(&p->left, 0, true, &p->caller_sleeps);
@@ -140,6 +162,7 @@ int pool_new(int n_threads, struct pool **ret)
 	if (posix_memalign((void **)&p, 64, sizeof *p) != 0)
 		return -ENOMEM;
 	*p = (struct pool){.n = 1};
+	p->roomy = sched_getaffinity(0, sizeof p->allowed, &p->allowed) == 0 && CPU_COUNT(&p->allowed) >= n_threads;
 	p->workers = calloc((size_t)n_threads, sizeof *p->workers);
 	if (!p->workers) {
 		free(p);

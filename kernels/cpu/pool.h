@@ -3,7 +3,8 @@
  * pool_run calls fn(ctx, t, n) once for every t in [0, n): t = 0 on the caller,
  * the rest on workers, and returns when all are done. Waiters (workers for work,
  * the caller for the last worker) spin at most 50 µs and then sleep on a futex,
- * so that two processes can share the cores. Work is split by the callers, by
+ * so that two processes can share the cores. Where the maker of the pool may use a processor a thread,
+ * a worker keeps off the caller's processor (sched_setaffinity on itself; the caller is never bound). Work is split by the callers, by
  * output alone; the pool never decides an order of summation.
  */
 #pragma once

@@ -1,9 +1,12 @@
 /* The thread pool: every part runs exactly once whatever the count, also when
  * counts change from run to run and when workers have gone to sleep in between;
- * what a run wrote is visible after it.
+ * what a run wrote is visible after it. A worker that finds itself on the caller's
+ * processor leaves it.
  */
 #include "kt.h"
 #include "kernels/cpu/pool.h"
+#include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
 struct job {
@@ -53,8 +56,61 @@ static void bounds(void **state)
 	pool_free(p);
 }
 
+struct place {
+	int caller, seen; /* processors; seen: the worker's */
+	bool come;        /* the worker is to go to the caller's */
+};
+
+static void go(int cpu)
+{
+	cpu_set_t one;
+	CPU_ZERO(&one);
+	CPU_SET((size_t)cpu, &one);
+	assert_int_equal(pthread_setaffinity_np(pthread_self(), sizeof one, &one), 0);
+}
+
+static void where(void *ctx, int t, int n)
+{
+	struct place *j = ctx;
+	(void)n;
+	if (t != 1)
+		return;
+	j->seen = sched_getcpu();
+	if (j->come)
+		go(j->caller);
+}
+
+/* On each of two processors in turn: the caller goes there, the worker is put there, and is elsewhere at the next job. */
+static void apart(void **state)
+{
+	(void)state;
+	cpu_set_t allowed;
+	struct pool *p = NULL;
+	int turns = 0;
+	assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+	if (CPU_COUNT(&allowed) < 2)
+		skip();
+	assert_int_equal(pool_new(2, &p), 0);
+	for (int cpu = 0; cpu < CPU_SETSIZE && turns < 2; cpu++) {
+		if (!CPU_ISSET((size_t)cpu, &allowed))
+			continue;
+		turns++;
+		go(cpu);
+		struct place j = {.caller = cpu, .come = true};
+		pool_run(p, 2, where, &j);
+		j.come = false;
+		for (int i = 0; i < 20; i++) {
+			pool_run(p, 2, where, &j);
+			assert_int_not_equal(j.seen, cpu);
+			assert_true(CPU_ISSET((size_t)j.seen, &allowed));
+		}
+	}
+	assert_int_equal(pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed), 0);
+	assert_null(pool_free(p));
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(each_part_once), cmocka_unit_test(bounds)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(each_part_once), cmocka_unit_test(bounds), cmocka_unit_test(apart)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
