@@ -56,18 +56,28 @@ static size_t lay_out(struct checkpoint *c, uint8_t *base, bool average, bool an
 	return at;
 }
 
-/* Large pages, where the system gives them: half the time of a copy is the making of its pages. */
 int checkpoint_room(struct checkpoint *c, bool average, bool anchor)
 {
 	size_t bytes = lay_out(c, NULL, average, anchor);
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (p == MAP_FAILED)
-		return -ENOMEM;
-	(void)madvise(p, bytes, MADV_HUGEPAGE);
-	c->room = p;
-	c->room_bytes = bytes;
-	(void)lay_out(c, p, average, anchor);
+	if (c->room_bytes != bytes) {
+		void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (p == MAP_FAILED)
+			return -ENOMEM;
+		if (c->room)
+			(void)munmap(c->room, c->room_bytes);
+		(void)madvise(p, bytes, MADV_HUGEPAGE);
+		c->room = p;
+		c->room_bytes = bytes;
+	}
+	(void)lay_out(c, c->room, average, anchor);
 	return 0;
+}
+
+void checkpoint_make_pages(struct checkpoint *c)
+{
+	enum { PAGE = 4096 };
+	for (size_t at = 0; at < c->room_bytes; at += PAGE)
+		((volatile uint8_t *)c->room)[at] = 0;
 }
 
 /* Serial numbers present, newest first, at most max. */

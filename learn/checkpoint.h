@@ -23,9 +23,10 @@ struct checkpoint {
 	size_t room_bytes;
 };
 
-/* Room for the arrays of a zeroed c that says n_params (0: there is no draft), n_moments, V_d and V, in one block that goes back to the system
- * with checkpoint_done. */
+/* Room for the arrays of a c that says n_params (0: there is no draft), n_moments, V_d and V, in one block that goes back to the system with
+ * checkpoint_done. A room that c has is kept where it is of that size. */
 int MUSTCHECK checkpoint_room(struct checkpoint *c, bool average, bool anchor);
+void checkpoint_make_pages(struct checkpoint *c); /* touches all of the room: making its pages takes longer than filling them. Any thread */
 /* What a killed write left behind in the folder is removed first. Any thread. */
 
 int MUSTCHECK checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c, struct errtext *e);

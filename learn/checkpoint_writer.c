@@ -1,9 +1,10 @@
 /* A checkpoint that does not stop training (learn/learner.h: learner_checkpoint*).
  *
- * Training stands still while the state is copied, at one byte of the journal: a memcpy. Then a thread makes the copy durable, first what
- * it refers to (records of the pool), then the file, and ends; steps go on meanwhile, and what they journal lies behind that byte.
- * The thread touches nothing but the copy, which is counted (learner_copy_bytes) and freed with it. Only the learner's thread draws conclusions
- * from what it came to, so there is no lock: the one shared word says that the thread is done.
+ * Training stands still while the state is copied, at one byte of the journal: a memcpy. Two errands are run by a thread each, one after the
+ * other, while steps go on: before the copy the memory for it is made, since the system takes longer to give pages than we to fill them; after
+ * it the copy is made durable, first what it refers to (records of the pool), then the file. What steps journal meanwhile lies behind that byte.
+ * An errand touches nothing but its `struct saving`, and only the learner's thread draws conclusions from what it came to, so there is no lock: the one
+ * shared word says that the errand is done. The copy is counted (learner_copy_bytes) and freed when the file is there.
  *
  * A kill at any moment leaves the checkpoints before it, or it and one before: the file appears under its name when it is whole and
  * synced, and segments of the pool go only after that.
@@ -20,21 +21,22 @@
 #include "learn/learner.h"
 
 struct saving {
-	pthread_t thread;
-	atomic_bool done;
-	/* the thread's, until it is done */
+	pthread_t thread;      /* of the errand; joined by the learner's */
+	atomic_bool done;      /* it is */
+	/* the errand's, until then */
 	struct checkpoint c;
 	char dir[PATH_MAX];
 	int64_t serial;
 	int first[2];          /* to be synced before the file; -1: none */
-	uint64_t began_us, ended_us;
+	uint64_t ended_us;
 	int r;
 	struct errtext e;
 	/* the learner's */
+	bool copied;           /* the errand is the second */
 	size_t bytes;
 	uint32_t segment;      /* oldest of the pool that it needs */
 	int64_t step;
-	uint64_t copied_us, waited_us;
+	uint64_t began_us, stood_us, waited_us;
 };
 
 static struct saving *saving_free(struct saving *s)
@@ -46,6 +48,14 @@ static struct saving *saving_free(struct saving *s)
 			(void)close(s->first[i]);
 	checkpoint_done(&s->c);
 	free(s);
+	return NULL;
+}
+
+static void *make_room(void *arg)
+{
+	struct saving *s = arg;
+	checkpoint_make_pages(&s->c);
+	atomic_store(&s->done, true);
 	return NULL;
 }
 
@@ -64,25 +74,32 @@ static void *write_it(void *arg)
 	return NULL;
 }
 
-/* What the copy is of, and what must be durable before it. */
-static int prepare(struct learner *l, struct saving *s, struct errtext *e)
+static int start(struct saving *s, void *(*errand)(void *arg))
 {
-	s->began_us = clock_us();
-	s->first[0] = s->first[1] = -1;
+	atomic_store(&s->done, false);
+	return -pthread_create(&s->thread, NULL, errand, s);
+}
+
+/* What the file is of, and what must be durable before it. */
+static int copy(struct learner *l, struct saving *s)
+{
+	uint64_t began = clock_us();
+	int r = journal_sync(l->journal); /* the copy says how far the journal goes */
+	if (!r)
+		r = pool_sync_later(l->pool, s->first);
+	if (!r)
+		r = learner_copy(l, &s->c, &s->e);
 	s->serial = l->serial + 1;
 	s->step = l->step;
 	s->segment = pool_where(l->pool).first;
-	int r = journal_sync(l->journal); /* it says how far the journal goes */
-	if (!r)
-		r = pool_sync_later(l->pool, s->first);
-	if (r)
-		return errtext_set(e, r, "state_dir: %s", strerror(-r));
-	if (snprintf(s->dir, sizeof s->dir, "%s/checkpoint", l->o.state_dir) >= (int)sizeof s->dir)
-		return -ENAMETOOLONG;
-	r = learner_copy(l, &s->c, e);
 	s->bytes = s->c.room_bytes;
-	s->copied_us = clock_us();
+	s->stood_us = clock_us() - began;
 	s->waited_us = journal_waited_us(l->journal);
+	s->copied = true;
+	if (!r)
+		r = start(s, write_it);
+	if (!r)
+		fs_crash_point("checkpoint-begun");
 	return r;
 }
 
@@ -90,15 +107,20 @@ int learner_checkpoint_begin(struct learner *l, struct errtext *e)
 {
 	(void)!learner_checkpoint_end(l, true, NULL); /* where it failed, this one is written in its place */
 	struct saving *s = calloc(1, sizeof *s);
-	int r = s ? prepare(l, s, e) : -ENOMEM;
+	int r = s ? 0 : -ENOMEM;
+	if (!r) {
+		s->first[0] = s->first[1] = -1;
+		s->began_us = clock_us();
+		r = snprintf(s->dir, sizeof s->dir, "%s/checkpoint", l->o.state_dir) < (int)sizeof s->dir ? learner_copy_room(l, &s->c) : -ENAMETOOLONG;
+		s->bytes = s->c.room_bytes;
+	}
 	if (!r)
-		r = -pthread_create(&s->thread, NULL, write_it, s);
+		r = start(s, make_room);
 	if (r) {
 		saving_free(s);
-		return e && *e->text ? r : errtext_set(e, r, "checkpoint: %s", strerror(-r));
+		return errtext_set(e, r, "checkpoint: %s", strerror(-r));
 	}
 	l->saving = s;
-	fs_crash_point("checkpoint-begun");
 	return 0;
 }
 
@@ -112,7 +134,7 @@ static void take_up(struct learner *l, const struct saving *s)
 	pool_delete_below(l->pool, l->kept_first[0]);
 	l->saved.step = s->step;
 	l->saved.bytes = s->bytes;
-	l->saved.stood_us = s->copied_us - s->began_us + (journal_waited_us(l->journal) - s->waited_us);
+	l->saved.stood_us = s->stood_us + journal_waited_us(l->journal) - s->waited_us;
 	l->saved.took_us = s->ended_us - s->began_us;
 	*l->saved.error = 0;
 }
@@ -120,17 +142,22 @@ static void take_up(struct learner *l, const struct saving *s)
 int learner_checkpoint_end(struct learner *l, bool wait, struct errtext *e)
 {
 	struct saving *s = l->saving;
+	int r = 0;
+	while (s) {
+		if (!wait && !atomic_load(&s->done))
+			return LEARNER_E_WRITING;
+		(void)pthread_join(s->thread, NULL);
+		if (s->copied || (r = copy(l, s)))
+			break;
+	}
 	if (!s)
 		return 0;
-	if (!wait && !atomic_load(&s->done))
-		return LEARNER_E_WRITING;
-	(void)pthread_join(s->thread, NULL);
 	l->saving = NULL;
-	int r = s->r;
+	r = r ? r : s->r;
 	if (r) {
 		l->saved.failed++;
-		(void)snprintf(l->saved.error, sizeof l->saved.error, "%.150s", s->e.text);
-		r = errtext_set(e, r, "%s", s->e.text);
+		(void)snprintf(l->saved.error, sizeof l->saved.error, "%.150s", *s->e.text ? s->e.text : strerror(-r));
+		r = errtext_set(e, r, "%s", l->saved.error);
 	} else {
 		take_up(l, s);
 	}
@@ -146,5 +173,5 @@ int learner_checkpoint(struct learner *l, struct errtext *e)
 
 size_t learner_copy_bytes(const struct learner *l)
 {
-	return l->saving && !atomic_load(&l->saving->done) ? l->saving->bytes : 0;
+	return l->saving && !(l->saving->copied && atomic_load(&l->saving->done)) ? l->saving->bytes : 0;
 }

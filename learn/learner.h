@@ -118,7 +118,7 @@ struct learner {
 	char config[JOURNAL_TEXT]; /* the options in force, as journalled */
 
 	int64_t serial;           /* of the last checkpoint that is durable */
-	struct saving *saving;    /* the one being written, or NULL */
+	struct saving *saving;    /* the one being made, or NULL */
 	struct {                  /* for people */
 		int64_t step;     /* of the last checkpoint; -1: none was written since the start */
 		uint64_t bytes, stood_us, took_us; /* its size; for how long training stood still for it; from its beginning until it was durable */
@@ -172,14 +172,15 @@ int MUSTCHECK learner_publish(struct learner *l, struct errtext *e);
 /* Version n's weights, fresh moments. Nothing is journalled before the version was read whole. */
 int MUSTCHECK learner_rebase(struct learner *l, uint32_t n, struct errtext *e);
 
-/* checkpoint_writer.c. The state is copied as it stands; a thread of its own makes the copy durable while steps go on. One at a time: begin
- * waits for the one before. Until end has said 0 the checkpoints before it are the ones that a start goes on from, and nothing that they need is removed. */
+/* checkpoint_writer.c. A checkpoint is made in three parts, of which the learner's thread does the second: memory for a copy, the copy, the file.
+ * begin waits for the one before, and starts the first. */
 int MUSTCHECK learner_checkpoint_begin(struct learner *l, struct errtext *e);
-/* 0: none is being written, and the last that was begun is durable. LEARNER_E_WRITING: it is still being written (never when told to wait).
- * -errno with e, once: it could not be written, l->saved counts it, those before it stand. */
+/* What is next, when it is time: the copy, of the state as it stands in this call; then nothing, until the file is durable. Called between any two steps.
+ * 0: none is being made, and the last that was begun is durable. LEARNER_E_WRITING: not yet (never when told to wait). -errno with e, once: it
+ * could not be made; l->saved counts it. Until it has said 0, those before are what a start goes on from, and nothing that they need is removed. */
 enum { LEARNER_E_WRITING = 1 };
 int MUSTCHECK learner_checkpoint_end(struct learner *l, bool wait, struct errtext *e);
-int MUSTCHECK learner_checkpoint(struct learner *l, struct errtext *e); /* both: durable when it returns */
+int MUSTCHECK learner_checkpoint(struct learner *l, struct errtext *e); /* both: the state as it stands is durable when it returns */
 size_t learner_copy_bytes(const struct learner *l); /* memory that the copy takes now */
 /* Repeat another journal from its first entry. each (may be NULL) after every step. */
 int MUSTCHECK learner_follow(struct learner *l, const char *path, void (*each)(void *arg, struct learner *l), void *arg, struct errtext *e);
@@ -202,7 +203,9 @@ void learner_release(struct learner *l);                 /* held-out runs become
 int learner_run_closed(void *learner, struct run *r);
 
 /* learner_state.c */
-int MUSTCHECK learner_copy(struct learner *l, struct checkpoint *ret, struct errtext *e); /* the state at the end of the journal; nothing of it is shared */
+/* Room for what learner_copy will copy, which is the state at the end of the journal; nothing of it is shared. c: zeroed, or with a room. */
+int MUSTCHECK learner_copy_room(const struct learner *l, struct checkpoint *c);
+int MUSTCHECK learner_copy(struct learner *l, struct checkpoint *c, struct errtext *e);
 int MUSTCHECK learner_restore(struct learner *l, int64_t *ret_journal, struct errtext *e); /* no checkpoint: *ret_journal = 0 */
 /* What is kept beside the masters, where it is kept at all; NULL: it begins at w. */
 struct learner_beside { const real *moments, *average, *anchor; int64_t trainer_step, averaged; };

@@ -267,32 +267,30 @@ static int copy_draft(struct learner *l, struct checkpoint *c, int64_t *ret_trai
 	return l->o.kind->save_state(l->t, c->moments, ret_trainer_step);
 }
 
-int learner_copy(struct learner *l, struct checkpoint *ret, struct errtext *e)
+int learner_copy_room(const struct learner *l, struct checkpoint *c)
 {
-	struct checkpoint c = {.V = l->fz->V};
+	c->V = l->fz->V;
+	c->n_params = l->t ? l->o.kind->n_params(l->t) : 0;
+	c->n_moments = l->t ? l->o.kind->n_state(l->t) : 0;
+	c->V_d = l->t ? l->file.draft_vocab_size : 0;
+	return checkpoint_room(c, l->average, l->anchor);
+}
+
+int learner_copy(struct learner *l, struct checkpoint *c, struct errtext *e)
+{
 	char *draft_json = NULL;
 	int64_t trainer_step = 0;
-	if (l->t) {
-		c.n_params = l->o.kind->n_params(l->t);
-		c.n_moments = l->o.kind->n_state(l->t);
-		c.V_d = l->file.draft_vocab_size;
-	}
-	int r = checkpoint_room(&c, l->average, l->anchor);
+	int r = learner_copy_room(l, c); /* another draft since? */
 	if (!r && l->t)
-		r = copy_draft(l, &c, &trainer_step);
+		r = copy_draft(l, c, &trainer_step);
 	if (!r && l->t)
 		r = draft_config_print(&l->file, &draft_json, e);
 	if (!r)
-		memcpy(c.counts, l->counts, (size_t)c.V * sizeof *c.counts);
-	if (!r && !(c.state = state_json(l, draft_json ? draft_json : "", trainer_step)))
+		memcpy(c->counts, l->counts, (size_t)c->V * sizeof *c->counts);
+	if (!r && !(c->state = state_json(l, draft_json ? draft_json : "", trainer_step)))
 		r = -ENOMEM;
 	free(draft_json);
-	if (r) {
-		checkpoint_done(&c);
-		return r;
-	}
-	*ret = c;
-	return 0;
+	return r;
 }
 
 /* ---- and back ---- */

@@ -209,32 +209,25 @@ static int expire(struct worker *w, struct errtext *e)
 	return r;
 }
 
-/* The one being written is durable, or is not to be: then the one before stands and the journal behind it is whole, so training goes on. */
-static void checkpoint_ended(struct worker *w)
+/* One that cannot be written ends nothing: the one before it stands, and the journal behind that is whole. One that is due while another is being
+ * made waits for it. */
+static void checkpoint(struct worker *w)
 {
 	struct learner *l = w->l;
 	struct errtext why = {""};
-	if (!l->saving)
-		return;
+	uint64_t now = clock_us();
+	bool making = l->saving;
 	int r = learner_checkpoint_end(l, false, &why);
-	if (r < 0)
-		log_error("%s; the checkpoint before it stands, and the next is written in %" PRIu64 " s", why.text, w->o.pace.checkpoint_us / 1000000);
-	else if (!r)
+	if (!r && making)
 		log_debug("checkpoint at step %" PRId64 ": %" PRIu64 " MiB, training stood still for %" PRIu64 " ms, durable after %" PRIu64 " ms", l->saved.step, l->saved.bytes >> 20,
 			  l->saved.stood_us / 1000, l->saved.took_us / 1000);
-}
-
-/* One that is due while another is being written waits for it. */
-static int checkpoint(struct worker *w, struct errtext *e)
-{
-	struct learner *l = w->l;
-	uint64_t now = clock_us();
-	checkpoint_ended(w);
-	if (l->saving || now - w->checkpointed_at < w->o.pace.checkpoint_us || l->step == w->checkpointed_step)
-		return 0;
-	w->checkpointed_at = now;
-	w->checkpointed_step = l->step;
-	return learner_checkpoint_begin(l, e);
+	if (!r && now - w->checkpointed_at >= w->o.pace.checkpoint_us && l->step != w->checkpointed_step) {
+		w->checkpointed_at = now;
+		w->checkpointed_step = l->step;
+		r = learner_checkpoint_begin(l, &why);
+	}
+	if (r < 0)
+		log_error("%s; the checkpoint before it stands, and the next is begun in %" PRIu64 " s", why.text, w->o.pace.checkpoint_us / 1000000);
 }
 
 int worker_due(struct worker *w, struct errtext *e)
@@ -256,5 +249,7 @@ int worker_due(struct worker *w, struct errtext *e)
 		else
 			w->published_at = now - publish_after(w) + (publish_after(w) < 10000000 ? publish_after(w) : 10000000); /* looked at again soon */
 	}
-	return r ? r : checkpoint(w, e);
+	if (!r)
+		checkpoint(w);
+	return r;
 }

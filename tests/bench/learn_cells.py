@@ -159,7 +159,7 @@ def checkpoint(args, results):
                 "--log_level", "debug", "--checkpoint.interval_s", 1, "--publish.interval_s", 10, "--publish.min_steps", 1, "--init.min_tokens", 600, "--train.max_epochs", 1000,
                 "--train.draft_vocab", 256 if args.smoke else 8192]
         s.family.start(Child("redraft-learn", argv, str(s.dir / "learn.log"), nice=10))
-        found = lambda pattern: [[float(x) for x in m] for m in re.findall(pattern, (s.dir / "learn.log").read_text(encoding="utf-8"))]
+        found = lambda pattern: [[float(x) for x in m.groups()] for m in re.finditer(pattern, (s.dir / "learn.log").read_text(encoding="utf-8"))]
         checkpoints = lambda: found(r"checkpoint at step \d+: (\d+) MiB, training stood still for (\d+) ms, durable after (\d+) ms")
         flags = {"file": args.prompts, "domain": "code", "max_chars": 340, "clients": 2, "requests": 6, "max_tokens": 40}
         with Load(args, s.address, **flags) as load:

@@ -17,10 +17,10 @@ static pthread_t learners_thread;
 static bool hold, held, full;
 static int written, erased_after; /* checkpoints renamed; how many were when the first byte of the pool was erased, -1: none was */
 
-static void let_go(void)
+static void let_go(void) /* the writer that is held */
 {
 	pthread_mutex_lock(&lock);
-	hold = false;
+	hold = hold && !held;
 	pthread_cond_broadcast(&moved);
 	pthread_mutex_unlock(&lock);
 }
@@ -31,7 +31,6 @@ int fsync(int fd)
 	if (!pthread_equal(pthread_self(), learners_thread)) {
 		pthread_mutex_lock(&lock);
 		held = hold;
-		pthread_cond_broadcast(&moved);
 		while (hold)
 			pthread_cond_wait(&moved, &lock);
 		held = false;
@@ -149,10 +148,12 @@ static void begin_held(struct learner *l)
 	struct errtext e = {""};
 	hold = true;
 	assert_int_equal(learner_checkpoint_begin(l, &e), 0);
-	pthread_mutex_lock(&lock);
-	while (!held)
-		pthread_cond_wait(&moved, &lock);
-	pthread_mutex_unlock(&lock);
+	for (bool there = false; !there; (void)usleep(1000)) { /* the copy is made by the first end that finds its memory there */
+		assert_int_equal(learner_checkpoint_end(l, false, &e), LEARNER_E_WRITING);
+		pthread_mutex_lock(&lock);
+		there = held;
+		pthread_mutex_unlock(&lock);
+	}
 }
 
 /* The newest checkpoint's serial and step; how many files the folder has. */
