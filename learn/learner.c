@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/sha.h"
 #include "learn/init.h"
 #include "learn/pinned.h"
 #include "learn/purge.h"
@@ -284,8 +285,10 @@ int learner_expire(struct learner *l, int64_t before_s, struct errtext *e)
 int learner_publish(struct learner *l, struct errtext *e)
 {
 	struct journal_entry x = {.kind = J_PUBLISH};
-	char sha[65];
-	learner_weights_sha(l, sha);
+	char sha[65] = "none";
+	const real *w = l->t ? learner_draft(l) : NULL;
+	if (w)
+		sha_hex(w, l->o.kind->n_params(l->t) * sizeof *w, sha);
 	(void)snprintf(x.text, sizeof x.text, "step-%" PRId64 "-%.8s", l->step, sha);
 	return learner_do(l, &x, e);
 }

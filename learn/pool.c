@@ -21,7 +21,7 @@
 #include "daemon/base/fs.h"
 #include "daemon/base/sha.h"
 
-enum { MAGIC = 0x314c5052 /* "RPL1" */, ERASED = 0x304c5052 /* "RPL0" */, BLOB_MAX = 16 << 20 };
+enum { MAGIC = 0x314c5052 /* "RPL1" */, ERASED = 0x304c5052 /* "RPL0" */, BLOB_MAX = 16 << 20, ON_ITS_WAY = 4 << 20 };
 
 struct entry {
 	uint32_t magic, len;
@@ -210,6 +210,8 @@ int pool_append(struct pool *p, int partition, int64_t offset, int64_t time_s, c
 		return r;
 	*ret = (struct pool_ref){at.segment, at.offset, len};
 	at.offset += (uint32_t)sizeof h + len;
+	if (at.offset / ON_ITS_WAY != ret->offset / ON_ITS_WAY) /* so that who syncs later waits for little */
+		(void)sync_file_range(fd, 0, at.offset, SYNC_FILE_RANGE_WRITE);
 	p->at = at;
 	return 0;
 }
