@@ -156,29 +156,19 @@ static int tensors(const struct checkpoint *c, const char *state, struct st_out 
 	return n;
 }
 
-static size_t bytes_of(const struct st_out *t)
-{
-	return (size_t)t->shape[0] * st_dtype_size(t->dtype);
-}
-
-/* The file's parts: its head, and the arrays where they lie. ret[TENSORS + 1]. */
-static int lay_parts(const struct st_out *t, int n, struct buf *head, struct fs_part *ret)
+/* The file's parts: its head, and the arrays where they lie. */
+static int lay_out_file(const struct st_out *t, int n, struct buf *head, struct fs_part ret[TENSORS + 1])
 {
 	struct sha *sha = sha_new();
 	char hex[SHA_HEX];
-	int order[TENSORS];
 	if (!sha)
 		return -ENOMEM;
 	for (int i = 0; i < n; i++)
-		hash_tensor(sha, t[i].name, t[i].data, bytes_of(&t[i]));
+		hash_tensor(sha, t[i].name, t[i].data, (size_t)t[i].shape[0] * st_dtype_size(t[i].dtype));
 	sha_final_hex(sha, hex);
 	sha_free(sha);
 	const struct st_meta_kv meta[] = {{"schema", "1"}, {"sha256", hex}};
-	int r = st_write_head(head, t, n, meta, 2, 8, order);
-	for (int i = 0; i < n && !r; i++)
-		ret[i + 1] = (struct fs_part){t[order[i]].data, bytes_of(&t[order[i]])};
-	ret[0] = (struct fs_part){head->data, head->len};
-	return r;
+	return st_lay_out(head, t, n, meta, 2, 8, ret);
 }
 
 int checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c, struct errtext *e)
@@ -189,7 +179,7 @@ int checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c
 	struct fs_part part[TENSORS + 1];
 	int n = state ? tensors(c, state, t) : 0, r = state ? path_of(dir, serial, path) : -ENOMEM;
 	if (!r)
-		r = lay_parts(t, n, &head, part);
+		r = lay_out_file(t, n, &head, part);
 	if (!r)
 		r = fs_mkdirs(dir);
 	sweep(dir);

@@ -1,6 +1,6 @@
 /* Writing a draft checkpoint that SGLang, vLLM and SpecForge load unchanged.
  *
- * The whole file is built in memory and renamed into place, because engines
+ * The whole file is written beside its place and renamed into it, because engines
  * map these files and an overwritten one would change under them. What does not
  * fit the config, or is not finite, is refused: a diverged learner must not be able
  * to leave a checkpoint behind.
@@ -89,13 +89,13 @@ static int fill(struct made *m, const struct draft_config *c, const int64_t *d2t
 	return 0;
 }
 
-static int write_file(const char *dir, const char *name, const void *p, size_t n, struct errtext *e)
+static int write_file(const char *dir, const char *name, const struct fs_part *v, int n, struct errtext *e)
 {
 	char path[PATH_MAX];
 
 	if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
 		return errtext_set(e, -ENAMETOOLONG, "%.160s: path too long", dir);
-	int r = fs_write_atomic(path, p, n);
+	int r = fs_write_parts(path, v, n);
 	return r < 0 ? errtext_set(e, r, "%.180s: %s", path, strerror(-r)) : 0;
 }
 
@@ -104,7 +104,8 @@ int draft_save(const char *dir, const struct draft_config *c, const int64_t *d2t
 {
 	const struct st_meta_kv meta[] = {{"format", "pt"}};
 	struct made m = {.n = 0};
-	struct buf out = BUF_INIT(0);
+	struct buf head = BUF_INIT(0);
+	struct fs_part part[DRAFT_MAX_TENSORS + 3];
 	char *config = NULL;
 	int r = draft_check_d2t(d2t, c->draft_vocab_size, c->vocab_size, e);
 
@@ -113,15 +114,15 @@ int draft_save(const char *dir, const struct draft_config *c, const int64_t *d2t
 	if (r == 0)
 		r = fill(&m, c, d2t, t, n, as_bf16, e);
 	if (r == 0) {
-		r = st_write(&out, m.out, m.n, meta, 1, 8);
+		r = st_lay_out(&head, m.out, m.n, meta, 1, 8, part);
 		if (r < 0)
 			(void)errtext_set(e, r, "draft: %s", strerror(-r));
 	}
 	if (r == 0)
-		r = write_file(dir, "model.safetensors", out.data, out.len, e);
+		r = write_file(dir, "model.safetensors", part, m.n + 1, e);
 	if (r == 0)
-		r = write_file(dir, "config.json", config, strlen(config), e);
-	buf_done(&out);
+		r = write_file(dir, "config.json", &(struct fs_part){config, strlen(config)}, 1, e);
+	buf_done(&head);
 	free(m.bits);
 	free(m.t2d);
 	free(config);

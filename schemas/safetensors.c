@@ -341,20 +341,28 @@ static int write_head(struct buf *out, const struct st_out *t, int n, const stru
 	return r;
 }
 
-int st_write_head(struct buf *out, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align, int *ret_order)
+static int *new_order(int n)
 {
-	size_t len0 = out->len;
-	int r = write_head(out, t, n, meta, n_meta, align, false, ret_order);
+	return calloc(n > 0 && n <= ST_MAX_TENSORS ? (size_t)n : 1, sizeof(int));
+}
 
-	if (r < 0)
-		out->len = len0;
+int st_lay_out(struct buf *head, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align, struct fs_part *ret)
+{
+	int *order = new_order(n);
+	int r = order ? write_head(head, t, n, meta, n_meta, align, false, order) : -ENOMEM;
+
+	for (int i = 0; i < n && r == 0; i++)
+		ret[i + 1] = (struct fs_part){t[order[i]].data, (size_t)out_bytes(&t[order[i]])};
+	if (r == 0)
+		ret[0] = (struct fs_part){head->data, head->len};
+	free(order);
 	return r;
 }
 
 int st_write(struct buf *out, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align)
 {
 	size_t len0 = out->len;
-	int *order = calloc(n > 0 ? (size_t)n : 1, sizeof *order);
+	int *order = new_order(n);
 	int r = order ? write_head(out, t, n, meta, n_meta, align, true, order) : -ENOMEM;
 
 	for (int i = 0; i < n && r == 0; i++) {

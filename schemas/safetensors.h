@@ -8,6 +8,7 @@
 #pragma once
 #include <stdint.h>
 #include "daemon/base/buf.h"
+#include "daemon/base/fs.h"
 
 enum st_dtype { ST_F64, ST_F32, ST_F16, ST_BF16, ST_F8_E4M3, ST_F8_E5M2, ST_I64, ST_I32, ST_I16, ST_I8, ST_U64, ST_U32, ST_U16, ST_U8, ST_BOOL, ST_N_DTYPES };
 size_t st_dtype_size(enum st_dtype t);
@@ -43,5 +44,5 @@ struct st_out {
 };
 struct st_meta_kv { const char *key, *value; };
 int MUSTCHECK st_write(struct buf *out, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align);
-/* For what is too large to be copied: appends what stands before the data; t[ret_order[i]].data, whole and without gaps, follow it. */
-int MUSTCHECK st_write_head(struct buf *out, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align, int *ret_order /* [n] */);
+/* The same for fs_write_parts, without a copy of the data: what stands before it goes to an empty head, which ret[0] points into. */
+int MUSTCHECK st_lay_out(struct buf *head, const struct st_out *t, int n, const struct st_meta_kv *meta, int n_meta, int align, struct fs_part *ret /* [n+1] */);

@@ -53,6 +53,15 @@ static void test_round_trip(void **state)
 	for (int align = 8; align <= 64; align *= 8) {
 		struct buf out = BUF_INIT(0);
 		assert_int_equal(st_write(&out, t, 6, meta, 2, align), 0);
+		struct buf head = BUF_INIT(0), again = BUF_INIT(0);
+		struct fs_part part[7];
+		assert_int_equal(st_lay_out(&head, t, 6, meta, 2, align, part), 0); /* the same bytes, in their places */
+		for (int i = 0; i < 7; i++)
+			assert_int_equal(buf_append(&again, part[i].data, part[i].len), 0);
+		assert_int_equal(again.len, out.len);
+		assert_memory_equal(again.data, out.data, out.len);
+		buf_done(&head);
+		buf_done(&again);
 		assert_int_equal(st_parse(out.data, out.len, &f, NULL), 0);
 		assert_int_equal(st_count(f), 6);
 		assert_string_equal(st_meta(f, "key"), meta[1].value);
