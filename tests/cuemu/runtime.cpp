@@ -9,7 +9,8 @@
  * Faults: CUEMU_FAULT=call:nth:code, read whenever devices are counted. "launch:3:719" makes
  * the third launch fail with cudaErrorLaunchFailure. Errors from 200 on that come from work on the device last, as
  * on a GPU: every later call gives them again. CUEMU_DEVICES is how many devices there are (1), CUEMU_MEMORY how many
- * bytes each has (8 GB), CUEMU_CAPABILITY its compute capability (80).
+ * bytes each has (8 GB), CUEMU_CAPABILITY its compute capability (80). cuemu_called(call) is how often a call was made that can
+ * fail; "launch" is one of them.
  */
 #include "tests/cuemu/runtime.h"
 #include <atomic>
@@ -19,6 +20,7 @@
 #include <map>
 #include <mutex>
 #include <sched.h>
+#include <string>
 #include <vector>
 
 struct cuemu_stream {
@@ -53,6 +55,7 @@ struct lost_memory {
 	}
 } lost;
 size_t used;
+std::map<std::string, long> calls;
 struct {
 	char call[32];
 	long left;
@@ -138,6 +141,7 @@ namespace cuemu {
 cudaError_t fault(const char *call)
 {
 	std::lock_guard<std::recursive_mutex> l(lock);
+	calls[call]++;
 	if (lasting)
 		return (cudaError_t)lasting.load();
 	if (!planned.call[0] || strcmp(planned.call, call) != 0 || --planned.left)
@@ -176,6 +180,14 @@ void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream
 
 extern "C" {
 int cuemu_priority(int n);
+long cuemu_called(const char *call);
+long cuemu_called(const char *call)
+{
+	std::lock_guard<std::recursive_mutex> l(lock);
+	auto it = calls.find(call);
+	return it == calls.end() ? 0 : it->second;
+}
+
 #define FAULT(name)                                    \
 	do {                                           \
 		cudaError_t fault_ = cuemu::fault(name); \

@@ -1,13 +1,15 @@
-/* The CUDA back end as a whole, as the programs use it (operations queued, one wait a round), on a
+/* The CUDA back end as a whole, as the programs use it (operations queued, one wait a forward), on a
  * GPU or over tests/cuemu: a TTT step (losses, every tensor's gradient, the update) equals
  * the CPU's; a served draft chain equals the TTT computation; what an engine serves with
  * drafts, trees, a switch and a rollback equals plain decoding token for token, and, with f32
- * weights, equals what the CPU serves.
+ * weights, equals what the CPU serves. Once warm, a round takes and gives back no memory, on the device or pinned, and waits no oftener than it must; what it queues
+ * is counted (emulated alone, which can count).
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <dlfcn.h>
 #include "tests/unit/learn/draft_chain.h"
 #include "tests/unit/serve/harness.h"
 
@@ -276,8 +278,65 @@ static void decode(void **state)
 	}
 }
 
+/* ---- what a round costs ---- */
+
+static long (*called)(const char *);
+static const char *const calls[] = {"launch", "cublasGemmEx", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMallocAsync", "cudaFreeAsync", "cudaHostAlloc"};
+enum { LAUNCHES, PRODUCTS, COPIES, STREAM_WAITS, EVENT_WAITS, TAKES, GIVES, PINS, CALLS };
+
+/* One request alone, of n tokens after 9: what was called, and its rounds. */
+static uint32_t one_request(struct engine *g, uint64_t seed, int n, long ret[CALLS])
+{
+	static struct job j;
+	job_random(&j, seed, 9, n);
+	j.how = (struct sampling){.top_p = 1};
+	for (int i = 0; i < CALLS; i++)
+		ret[i] = called(calls[i]);
+	assert_int_equal(job_submit(g, &j), 0);
+	job_wait(&j);
+	for (int i = 0; i < CALLS; i++)
+		ret[i] = called(calls[i]) - ret[i];
+	return j.stats.rounds;
+}
+
+static void rounds(void **state)
+{
+	(void)state;
+	struct world w;
+	struct errtext e = {0};
+	char sha[65];
+	world_open(&w, false);
+	void *lib = dlopen("libcuemu.so", RTLD_NOW | RTLD_NOLOAD);
+	*(void **)(void *)&called = lib ? dlsym(lib, "cuemu_called") : NULL;
+	for (int drafted = 0; drafted < 2 && called; drafted++) {
+		struct engine *g = make_engine(&w, 0, false, 1, 0);
+		long few[CALLS], many[CALLS];
+		if (drafted) {
+			must(engine_load(g, 1, w.dir[0], sha, &e), &e);
+			must(engine_activate(g, 1, false, 0, &e), &e);
+		}
+		(void)one_request(g, 1, 120, few); /* all is as large as it gets */
+		uint32_t a = one_request(g, 2, 20, few), b = one_request(g, 3, 100, many);
+		print_message("%s: %u and %u rounds\n", drafted ? "drafted" : "plain", a, b);
+		assert_true(b > a + 10);
+		for (int i = 0; i < CALLS; i++)
+			print_message("  %-22s %6.2f a round\n", calls[i], (double)(many[i] - few[i]) / (double)(b - a));
+		for (int i = TAKES; i <= PINS; i++)
+			assert_true(few[i] == 0 && many[i] == 0);
+		/* for the target's tokens, and for each of the draft's, whose next step embeds it; 2: the last round of all may be a shorter one */
+		assert_true(many[STREAM_WAITS] - few[STREAM_WAITS] <= (long)(b - a) * (drafted ? 5 : 1) + 2);
+		engine_free(g);
+	}
+	world_close(&w);
+	if (!lib) {
+		print_message("skip: a real device does not count\n");
+		skip();
+	}
+	(void)dlclose(lib);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(ttt_step), cmocka_unit_test(budget), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(ttt_step), cmocka_unit_test(budget), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode), cmocka_unit_test(rounds)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
