@@ -62,6 +62,7 @@ static void act_looked(void *arg, const struct engine_answer *x)
 		memcpy(a->target_fp, x->status->target_fp, sizeof a->target_fp);
 		ev = (struct ro_event){.kind = RO_SERVER, .generation = x->status->generation, .version = x->status->live,
 				       .canary = x->status->canary, .permille = x->status->permille, .salt = x->status->salt,
+				       .left = x->status->n_left >= 0 ? x->status->left : NULL, .n_left = x->status->n_left,
 				       .by_operator = x->status->by_operator, .by_daemon = x->status->by_daemon};
 	}
 	act_event(a, &ev);

@@ -344,17 +344,15 @@ static void ro_on_server(struct rollout *r, const struct ro_event *ev, struct ro
 	ro_server_canary(r, ev->canary, ev->permille, ev->salt);
 	if (r->op.phase != RO_IDLE)
 		return; /* what runs will say where it ended */
-	if (ev->version == r->s.live) {
-		uint32_t coming = r->s.canary.version ? r->s.canary.version : ro_newest(r, VS_GATED);
-
-		if (ev->by_operator && ev->generation > r->s.generation && coming) {
-			ro_adopt_override(r, ev, coming, a); /* it went live, we died before our journal, and it was rolled back meanwhile */
-		} else if (r->s.generation != ev->generation) {
+	if ((v || !ev->version) && ro_gone_back(r, ev)) {
+		ro_adopt(r, ev, a); /* perhaps to where we are: what went live there was never in our journal */
+	} else if (ev->version == r->s.live) {
+		if (r->s.generation != ev->generation) {
 			r->s.generation = ev->generation;
 			ro_do(a, RO_DO_SAVE, 0);
 		}
 	} else if (ev->by_operator && ev->generation >= r->s.generation && (v || !ev->version)) {
-		ro_adopt_override(r, ev, r->s.live, a);
+		ro_adopt(r, ev, a);
 	} else if (v && (v->state == VS_GATED || v->state == VS_CANARY) && !r->s.pin && ev->by_daemon && ev->generation > r->s.generation) {
 		ro_went_live(r, ev->version, ev, a); /* we died between its answer and our journal */
 	} else if (v && v->state != VS_QUARANTINED && !r->s.live && !r->s.generation && ev->generation) {
@@ -435,6 +433,38 @@ static void ro_next(struct rollout *r, uint64_t now_us, struct ro_actions *a)
 	}
 }
 
+/* A state edited by hand: the roles and the list must agree, since a rollback goes by both. What the list says is refused has no role. */
+static void ro_agree(struct rollout *r)
+{
+	const struct version_entry *live = rollout_find(r, r->s.live), *prev = rollout_find(r, r->s.previous);
+
+	if (live && (live->state == VS_QUARANTINED || live->state == VS_REJECTED)) {
+		r->s.live = prev && (prev->state == VS_PREVIOUS || prev->state == VS_RETIRED) ? prev->number : ro_older(r, r->s.live);
+		r->s.previous = r->s.live;
+	}
+	prev = rollout_find(r, r->s.previous);
+	if ((r->s.live && r->s.previous == r->s.live) || (prev && prev->state != VS_PREVIOUS && prev->state != VS_RETIRED))
+		r->s.previous = ro_older(r, r->s.live);
+	if (r->s.canary.version == r->s.live)
+		ro_canary_forget(r);
+	if (r->s.pin != r->s.live)
+		r->s.pin = 0;
+	for (int i = 0; i < r->s.n_versions; i++) {
+		struct version_entry *v = &r->s.versions[i];
+
+		if (v->number == r->s.live)
+			v->state = VS_LIVE;
+		else if (v->number == r->s.previous)
+			v->state = VS_PREVIOUS;
+		else if (v->state == VS_LIVE || v->state == VS_PREVIOUS)
+			v->state = VS_RETIRED;
+		if (v->state == VS_CANARY && v->number != r->s.canary.version)
+			v->state = VS_GATED;
+		if (v->state != VS_CANARY && v->number == r->s.canary.version)
+			ro_canary_forget(r);
+	}
+}
+
 void rollout_init(struct rollout *r, struct store_state *s, const struct rollout_rules *rules, uint64_t now_us)
 {
 	*r = (struct rollout){.s = *s, .rules = *rules};
@@ -442,14 +472,7 @@ void rollout_init(struct rollout *r, struct store_state *s, const struct rollout
 	if (r->s.live)
 		r->next_promotion_us = now_us + rules->interval_us;
 	r->eval.since_us = r->gated_us = r->step_since_us = now_us;
-	for (int i = 0; i < r->s.n_versions; i++) { /* a state edited by hand: both sides of the book must agree */
-		struct version_entry *v = &r->s.versions[i];
-
-		if (v->state == VS_CANARY && v->number != r->s.canary.version)
-			v->state = VS_GATED;
-		if (v->state != VS_CANARY && v->number == r->s.canary.version)
-			ro_canary_forget(r);
-	}
+	ro_agree(r);
 }
 
 void rollout_set_rules(struct rollout *r, const struct rollout_rules *rules)

@@ -82,7 +82,7 @@ enum ro_event_kind {
 	RO_LOADED,    /* id, version, result: RO_OK, RO_MISMATCH, RO_BAD, RO_LATER, RO_NOBODY; text */
 	RO_ACTIVATED, /* id, result: RO_OK (generation), RO_GENERATION, RO_BAD, RO_NOBODY, RO_HUNG; text */
 	RO_TICK,
-	RO_SERVER,    /* generation, version (its live), canary, permille, salt, by_operator, by_daemon */
+	RO_SERVER,    /* generation, version (its live), left, canary, permille, salt, by_operator, by_daemon */
 	RO_SERVER_GONE,
 	RO_LEARNER,
 	RO_LEARNER_GONE,
@@ -114,6 +114,8 @@ struct ro_event {
 	uint64_t generation, took_us;
 	int64_t expected;
 	bool by_operator, by_daemon;
+	const uint32_t *left; /* borrowed: what the server was moved back from since it was last moved forward; NULL = it does not tell */
+	int n_left;
 	bool full; /* RO_EVALUATED: no further requests will be held out, so undecided stays undecided */
 	const char *text; /* borrowed; may be NULL */
 	const char *request; /* borrowed; NULL or "" = none */

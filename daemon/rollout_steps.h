@@ -59,6 +59,7 @@ void ro_on_resume(struct rollout *r, struct ro_actions *a);
 void ro_on_release(struct rollout *r, struct ro_actions *a);
 void ro_back_loaded(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
 void ro_back_activated(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);
-/* The server was moved by an operator while nobody told us: take it as said. */
-/* left: what the operator moved the server away from, as far as we know. */
-void ro_adopt_override(struct rollout *r, const struct ro_event *ev, uint32_t left, struct ro_actions *a);
+/* Was the server moved back, by an operator or by us, from something that our journal does not know as left? */
+bool ro_gone_back(const struct rollout *r, const struct ro_event *ev);
+/* The server was moved while nobody told us: take it as said. What was gone back from is quarantined. */
+void ro_adopt(struct rollout *r, const struct ro_event *ev, struct ro_actions *a);

@@ -73,7 +73,7 @@ static void ro_back_done(struct rollout *r, const struct ro_event *ev, bool reac
 	uint32_t left = r->op.left, to = r->op.to, on_server = r->op.version;
 
 	ro_op_end(r);
-	if (reached) { /* first, so that whoever asked waits for no disk; a crash before the state is written is found out from the server (ro_adopt_override) */
+	if (reached) { /* first, so that whoever asked waits for no disk; a crash before the state is written is found out from the server (ro_adopt) */
 		ro_answer(a, RO_ROLLBACK, NULL, "%s", "");
 		a->a[a->n - 1].version = left;
 	}
@@ -144,22 +144,66 @@ void ro_back_activated(struct rollout *r, const struct ro_event *ev, struct ro_a
 	}
 }
 
-void ro_adopt_override(struct rollout *r, const struct ro_event *ev, uint32_t left, struct ro_actions *a)
+/* A server that does not tell: it was moved from what we know as live; or, where that is where it is, from what was about to go live,
+ * if there was time for both moves. */
+static uint32_t ro_must_have_left(const struct rollout *r, const struct ro_event *ev)
 {
-	bool back = left && ev->version < left;
+	if (!ev->by_operator)
+		return 0;
+	if (ev->version != r->s.live)
+		return ev->version < r->s.live ? r->s.live : 0;
+	return ev->generation <= r->s.generation + 1 ? 0 : r->s.canary.version ? r->s.canary.version : ro_newest(r, VS_GATED);
+}
 
-	if (back)
-		ro_quarantine(r, a, left, "%s", "rolled back at the server");
+/* The i-th version that was gone back from and is not in quarantine for it yet; 0: none, *i is past the last. */
+static uint32_t ro_next_left(const struct rollout *r, const struct ro_event *ev, int *i)
+{
+	int n = ev->left ? ev->n_left : 1;
+
+	while (*i < n) {
+		uint32_t number = ev->left ? ev->left[*i] : ro_must_have_left(r, ev);
+		const struct version_entry *v = rollout_find(r, number);
+
+		++*i;
+		if (v && v->state != VS_QUARANTINED && number != ev->version)
+			return number;
+	}
+	return 0;
+}
+
+bool ro_gone_back(const struct rollout *r, const struct ro_event *ev)
+{
+	int i = 0;
+
+	return (ev->by_operator || ev->by_daemon) && ev->generation > r->s.generation && ro_next_left(r, ev, &i);
+}
+
+void ro_adopt(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
+{
+	uint32_t left[16], version;
+	int n = 0;
+
+	for (int i = 0; n < 16 && (version = ro_next_left(r, ev, &i));)
+		left[n++] = version;
+	for (int i = 0; i < n; i++) {
+		ro_quarantine(r, a, left[i], "%s", ev->by_operator ? "rolled back at the server" : "rolled back by redraftd, which died before it wrote down why");
+		if (r->s.canary.version == left[i])
+			ro_canary_forget(r);
+	}
+	if (r->s.pin != ev->version)
+		r->s.pin = 0;
 	ro_set_live(r, ev->version, a);
 	r->s.generation = ev->generation;
-	r->s.hold = true;
-	if (r->s.pin == left)
-		r->s.pin = 0;
 	r->next_promotion_us = ev->now_us + r->rules.interval_us;
-	if (back)
+	if (n)
 		ro_drop_pending(r, a, "made from a version that was rolled back");
-	ro_rebase(r, a, "an operator moved the server");
-	ro_say(a, "an operator moved the server to version %u; taken over, promotions held until release or promote", ev->version);
+	ro_rebase(r, a, ev->by_operator ? "an operator moved the server" : "rollback");
+	if (ev->by_operator) {
+		r->s.hold = true;
+		ro_say(a, "an operator moved the server to version %u; taken over, promotions held until release or promote", ev->version);
+	} else {
+		ro_say(a, "the server went back to version %u before we died; taken over", ev->version);
+	}
 	ro_do(a, RO_DO_SAVE, 0);
 }
 

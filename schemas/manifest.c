@@ -13,6 +13,7 @@
 #include "schemas/json_reader.h"
 
 enum { FILE_MAX = 4 << 20, VERSIONS_MAX = 100000 };
+static const uint64_t GENERATION_MAX = UINT64_C(1) << 53; /* of a state edited by hand: there is room to count on, and any JSON reader can */
 
 static const char *const state_names[VS_N] = {"candidate", "gated", "canary", "live", "previous", "retired", "rejected", "quarantined"};
 
@@ -240,7 +241,7 @@ int store_state_read(const char *store, struct store_state *ret, struct errtext 
 	if (r < 0)
 		return r;
 	struct reader d = {.o = o, .path = path, .e = e};
-	s.generation = reader_count(&d, "generation", INT64_MAX);
+	s.generation = reader_count(&d, "generation", GENERATION_MAX);
 	s.next_number = reader_u32(&d, "next_number");
 	s.live = reader_u32(&d, "live");
 	s.previous = reader_u32(&d, "previous");

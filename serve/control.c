@@ -18,7 +18,6 @@
 #include "schemas/idl.h"
 #include "schemas/manifest.h"
 #include "serve/control_inside.h"
-#include "serve/override.h"
 
 static const char *const source_names[] = {"store", "daemon", "operator"};
 
@@ -85,13 +84,14 @@ static void push(struct control *c, uint32_t version)
 /* What is to be written down. Before anybody is answered: the daemon, once it is, writes a state that is newer than this. */
 static struct override to_persist(struct control *c)
 {
-	struct override o = {.generation = c->generation, .live = control_live(c)};
+	struct override o = {.generation = c->generation, .live = control_live(c), .n_left = c->n_left};
 	struct engine_status now;
 	struct store_state s;
 	struct errtext e;
 
 	engine_status(c->o.engine, &now);
 	o.previous = control_previous(c, &now);
+	memcpy(o.left, c->left, sizeof o.left);
 	if (c->source == FROM_OPERATOR && store_state_read(c->o.store, &s, &e) == 0) {
 		o.store_generation = s.generation;
 		store_state_done(&s);
@@ -153,15 +153,29 @@ static bool known_move(struct control *c, struct rpc_call *call, const json_t *p
 	return false;
 }
 
+/* Whoever moves the running requests too goes back from what they had. */
+static void note_left(struct control *c, uint32_t was, uint32_t version, bool all)
+{
+	if (!all)
+		c->n_left = 0;
+	if (!all || !was || was == version)
+		return;
+	if (c->n_left == MAX_STACK)
+		memmove(c->left, c->left + 1, (size_t)--c->n_left * sizeof *c->left);
+	c->left[c->n_left++] = was;
+}
+
 /* The engine's switch and then our memory of it; persist() is the caller's. */
 static int switch_to(struct control *c, uint32_t version, bool all, uint32_t deadline_ms, enum source from, struct errtext *e)
 {
 	struct engine_status s;
+	uint32_t was = control_live(c);
 	int r = engine_activate(c->o.engine, version, all, deadline_ms, e);
 
 	if (r < 0)
 		return r;
 	push(c, version);
+	note_left(c, was, version, all);
 	c->generation++;
 	c->source = from;
 	engine_status(c->o.engine, &s);
@@ -320,6 +334,8 @@ static void restore_all(struct control *c)
 		back = o.previous;
 		c->generation = o.generation;
 		c->source = FROM_OPERATOR;
+		c->n_left = o.n_left;
+		memcpy(c->left, o.left, sizeof c->left);
 		control_note(c, false, "an operator's switch to version %u holds", want);
 	}
 	store_state_done(&s);

@@ -7,8 +7,9 @@
 #include "schemas/manifest.h"
 #include "serve/control.h"
 #include "serve/engine.h"
+#include "serve/override.h"
 
-enum { MAX_STACK = 16, MAX_MOVES = 16, REQUEST_ID = 64 };
+enum { MAX_STACK = OVERRIDE_LEFT, MAX_MOVES = 16, REQUEST_ID = 64 };
 
 enum source { FROM_STORE, FROM_DAEMON, FROM_OPERATOR };
 
@@ -35,6 +36,8 @@ struct control {
 	struct rpc_server *rpc;
 	uint32_t stack[MAX_STACK];
 	int depth;
+	uint32_t left[MAX_STACK]; /* what was gone back from since the last switch forward, in its order; for who was away meanwhile */
+	int n_left;
 	uint64_t generation, start_us;
 	enum source source;
 	struct load_job *load; /* running, or NULL */

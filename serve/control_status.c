@@ -61,6 +61,7 @@ void on_status(void *ctx, struct rpc_call *call, json_t *p)
 		      "uptime_s", (json_int_t)((clock_us() - c->start_us) / 1000000), "generation", (json_int_t)c->generation, "live",
 		      (json_int_t)control_live(c), "previous", (json_int_t)control_previous(c, &s), "source", control_source_name(c->source), "slots", slots_json(&s));
 	if (j) {
+		json_object_set_new(j, "left", override_left(c->left, c->n_left));
 		json_object_set_new(j, "canary", canary_json(&s));
 		json_object_set_new(j, "running", json_integer(s.running));
 		json_object_set_new(j, "waiting", json_integer(s.waiting));

@@ -16,10 +16,20 @@ static int path_in(const char *dir, char ret[static PATH_MAX])
 	return n < 0 || n >= PATH_MAX ? -ENAMETOOLONG : 0;
 }
 
+json_t *override_left(const uint32_t *left, int n)
+{
+	json_t *a = json_array();
+
+	for (int i = 0; i < n; i++)
+		(void)json_array_append_new(a, json_integer(left[i]));
+	return a;
+}
+
 int override_write(const char *store, const char *run_dir, const struct override *o)
 {
-	json_t *j = json_pack("{s:i,s:I,s:I,s:I,s:I}", "schema", 1, "generation", (json_int_t)o->generation, "store_generation",
-			      (json_int_t)o->store_generation, "live", (json_int_t)o->live, "previous", (json_int_t)o->previous);
+	json_t *j = json_pack("{s:i,s:I,s:I,s:I,s:I,s:o}", "schema", 1, "generation", (json_int_t)o->generation, "store_generation",
+			      (json_int_t)o->store_generation, "live", (json_int_t)o->live, "previous", (json_int_t)o->previous, "left",
+			      override_left(o->left, o->n_left));
 	char *text = j ? json_dumps(j, JSON_INDENT(1)) : NULL;
 	char path[PATH_MAX];
 	int r = text ? path_in(store, path) : -ENOMEM;
@@ -38,7 +48,9 @@ static int read_one(const char *dir, struct override *ret)
 	char path[PATH_MAX], *text;
 	int r = path_in(dir, path);
 	json_int_t generation, store_generation, live, previous;
-	json_t *j;
+	struct override o;
+	json_t *j, *v;
+	size_t i;
 
 	if (r == 0)
 		r = fs_read_text(path, 4096, &text);
@@ -48,10 +60,18 @@ static int read_one(const char *dir, struct override *ret)
 	free(text);
 	r = json_unpack(j, "{s:I,s:I,s:I,s:I}", "generation", &generation, "store_generation", &store_generation, "live", &live, "previous",
 			&previous);
+	o = (struct override){.n_left = 0};
+	json_array_foreach(json_object_get(j, "left"), i, v) /* of an older server: none */
+		if (o.n_left < OVERRIDE_LEFT && json_integer_value(v) > 0 && json_integer_value(v) < UINT32_MAX)
+			o.left[o.n_left++] = (uint32_t)json_integer_value(v);
 	json_decref(j);
 	if (r < 0 || generation < 0 || store_generation < 0 || live < 0 || live > UINT32_MAX || previous < 0 || previous > UINT32_MAX)
 		return -EINVAL;
-	*ret = (struct override){(uint64_t)generation, (uint64_t)store_generation, (uint32_t)live, (uint32_t)previous};
+	o.generation = (uint64_t)generation;
+	o.store_generation = (uint64_t)store_generation;
+	o.live = (uint32_t)live;
+	o.previous = (uint32_t)previous;
+	*ret = o;
 	return 0;
 }
 

@@ -13,11 +13,15 @@
 
 struct loop;
 
+enum { ENGINE_LEFT = 16 };
+
 struct engine_status {
 	uint64_t generation;
 	uint32_t live, previous;
 	uint32_t canary, permille; /* canary 0 = none */
 	const char *salt;          /* borrowed from raw */
+	uint32_t left[ENGINE_LEFT];  /* what was gone back from since the last switch forward */
+	int n_left;                  /* -1: it does not tell */
 	bool by_operator, by_daemon; /* who moved it last; neither: it started from the store */
 	char target_fp[65];
 	json_t *raw; /* borrowed */

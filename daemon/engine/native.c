@@ -63,6 +63,8 @@ static void native_read_status(json_t *params, struct engine_status *s)
 	const char *fp = json_string_value(json_object_get(params, "target_fp"));
 	const json_t *canary = json_object_get(params, "canary"); /* absent: a server that has none */
 	const char *salt = json_string_value(json_object_get(canary, "salt"));
+	const json_t *left = json_object_get(params, "left"), *v; /* absent: an older server */
+	size_t i;
 
 	*s = (struct engine_status){.generation = native_u64(params, "generation"),
 				    .live = native_u32(params, "live"),
@@ -73,6 +75,10 @@ static void native_read_status(json_t *params, struct engine_status *s)
 				    .by_operator = source && !strcmp(source, "operator"),
 				    .by_daemon = source && !strcmp(source, "daemon"),
 				    .raw = params};
+	s->n_left = json_is_array(left) ? 0 : -1;
+	json_array_foreach((json_t *)(uintptr_t)left, i, v)
+		if (s->n_left < ENGINE_LEFT && json_integer_value(v) > 0 && json_integer_value(v) < UINT32_MAX)
+			s->left[s->n_left++] = (uint32_t)json_integer_value(v);
 	if (fp && strlen(fp) < sizeof s->target_fp)
 		memcpy(s->target_fp, fp, strlen(fp) + 1);
 }

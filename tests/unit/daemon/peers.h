@@ -21,6 +21,8 @@ struct peers {
 	char salt[33];
 	int n_loaded, n_loads, n_activations;
 	char source[16], request[64]; /* of the last activation */
+	uint32_t left; /* what was gone back from, told when tells_left */
+	bool tells_left;
 	int probe_accepted, n_probes;
 	bool hold_back; /* the replay of an older version is not answered yet */
 	struct rpc_call *back;
@@ -51,10 +53,14 @@ static void peers_serve_status(void *ctx, struct rpc_call *call, json_t *params)
 	struct peers *p = ctx;
 
 	(void)params;
+	json_t *left = p->tells_left ? json_array() : NULL;
+
 	pthread_mutex_lock(&p->lock);
-	rpc_reply(call, json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:i, s:[], s:{s:I, s:I, s:s}}", "target_fp", FIXTURE_TARGET, "model", "toy",
+	if (left && p->left)
+		json_array_append_new(left, json_integer(p->left));
+	rpc_reply(call, json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:i, s:[], s:{s:I, s:I, s:s}, s:o*}", "target_fp", FIXTURE_TARGET, "model", "toy",
 				  "generation", (json_int_t)p->generation, "live", (json_int_t)p->live, "previous",
-				  (json_int_t)p->previous, "source", p->source, "running", 1, "waiting", 0, "slots", "canary", "version", (json_int_t)p->canary, "permille", (json_int_t)p->permille, "salt", p->salt));
+				  (json_int_t)p->previous, "source", p->source, "running", 1, "waiting", 0, "slots", "canary", "version", (json_int_t)p->canary, "permille", (json_int_t)p->permille, "salt", p->salt, "left", left));
 	pthread_mutex_unlock(&p->lock);
 }
 

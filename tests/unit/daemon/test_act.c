@@ -372,6 +372,36 @@ static void an_override_is_taken_over(void **state)
 	WAIT_FOR(field("live") == 3);
 }
 
+/* redraftd went back by itself and died before it wrote that down: what it left does not come back, and nothing is held for it. */
+static void its_own_way_back_is_taken_over(void **state)
+{
+	json_t *out;
+
+	(void)state;
+	both_on();
+	daemon_start();
+	live_up_to(2);
+	daemon_stop();
+	pthread_mutex_lock(&peers.lock);
+	peers.live = 1;
+	peers.previous = 0;
+	peers.generation++;
+	snprintf(peers.source, sizeof peers.source, "daemon");
+	peers.tells_left = true;
+	peers.left = 2;
+	pthread_mutex_unlock(&peers.lock);
+	daemon_start();
+	WAIT_FOR(field("live") == 1);
+	assert_true(state_is(2, "quarantined"));
+	out = must("Status", NULL);
+	assert_false(json_is_true(json_object_get(out, "hold")));
+	json_decref(out);
+	WAIT_FOR(peers_was_told(&peers, "2 quarantined") && peers.rebased == 1);
+	assert_int_equal(peers.n_activations, 2); /* the server was left as it was */
+	submit("next", 0.9f, 1);
+	WAIT_FOR(field("live") == 3);
+}
+
 static void crashes_converge(void **state)
 {
 	static const char *const points[] = {"act-activated", "store-named", "store-saved"};
@@ -395,7 +425,7 @@ int main(void)
 		T(the_whole_way), T(a_worse_candidate_is_rejected), T(a_candidate_that_forgets_is_rejected), T(wrong_weights_never_go_live), T(rollback_and_again),
 		T(children_of_what_was_rolled_back), T(a_retry_is_harmless), T(rollback_while_loading), T(rollback_loads_what_is_not_there),
 		T(a_full_disk_does_not_stop_rollback), T(nobody_is_there), T(status_socket_only_reads), T(pin_and_promote),
-		T(a_restart_goes_on), T(an_override_is_taken_over), T(crashes_converge),
+		T(a_restart_goes_on), T(an_override_is_taken_over), T(its_own_way_back_is_taken_over), T(crashes_converge),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

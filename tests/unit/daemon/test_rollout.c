@@ -461,6 +461,102 @@ static void an_override_of_what_the_journal_missed(void **state)
 	rollout_done(&r);
 }
 
+/* A server that tells what it was moved back from: just that is quarantined, however often it was and whoever did it. */
+static void what_was_left_while_we_were_away(void **state)
+{
+	static const uint32_t both[] = {3, 2}, four[] = {4}, two[] = {2};
+	struct rollout r;
+
+	(void)state;
+	live(&r, 3); /* an operator, twice */
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 5, .by_operator = true, .left = both, .n_left = 2);
+	assert_int_equal(r.s.live, 1);
+	assert_int_equal(state_of(&r, 3), VS_QUARANTINED);
+	assert_int_equal(state_of(&r, 2), VS_QUARANTINED);
+	assert_true(r.s.hold);
+	EV(&r, .kind = RO_RELEASE);
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 5, .by_operator = true, .left = both, .n_left = 2); /* known by now */
+	assert_false(r.s.hold);
+	rollout_done(&r);
+	live(&r, 2); /* an operator promoted an older one, and we died before it was written: nobody went back */
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 3, .by_operator = true, .left = both, .n_left = 0);
+	assert_int_equal(r.s.live, 1);
+	assert_int_equal(state_of(&r, 2), VS_PREVIOUS);
+	rollout_done(&r);
+	live(&r, 2); /* we went back by ourselves (a collapse), and died before it was written: it does not come back */
+	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 3, .by_daemon = true, .left = two, .n_left = 1);
+	assert_int_equal(r.s.live, 1);
+	assert_int_equal(state_of(&r, 2), VS_QUARANTINED);
+	assert_null(find(RO_DO_LOAD));
+	assert_int_equal(find(RO_DO_REBASE)->version, 1);
+	assert_false(r.s.hold);
+	rollout_done(&r);
+	live(&r, 2); /* the same, to no draft */
+	EV(&r, .kind = RO_SERVER, .version = 0, .generation = 3, .by_daemon = true, .left = two, .n_left = 1);
+	assert_int_equal(r.s.live, 0);
+	assert_int_equal(state_of(&r, 2), VS_QUARANTINED);
+	rollout_done(&r);
+	live(&r, 2); /* 3 only waits; what went live unrecorded and was left is another one, unknown here */
+	passes(&r, 3);
+	EV(&r, .kind = RO_SERVER, .version = 2, .generation = 4, .by_operator = true, .left = four, .n_left = 1);
+	assert_int_equal(state_of(&r, 3), VS_GATED);
+	assert_int_equal(r.s.generation, 4);
+	EV(&r, .kind = RO_SERVER, .version = 2, .generation = 6, .by_operator = true, .left = (uint32_t[]){4, 3}, .n_left = 2); /* and now 3 did */
+	assert_int_equal(state_of(&r, 3), VS_QUARANTINED);
+	assert_true(r.s.hold);
+	rollout_done(&r);
+}
+
+/* What an operator's rollback with nothing live leaves is nothing: a first version that waits is not taken for it. */
+static void a_rollback_of_nothing_blames_nobody(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	start(&r);
+	EV(&r, .kind = RO_LEARNER);
+	EV(&r, .kind = RO_SUBMITTED, .version = 1);
+	EV(&r, .kind = RO_EVALUATED, .id = r.eval.id, .result = RO_OK, .text = "pays");
+	assert_int_equal(state_of(&r, 1), VS_GATED);
+	EV(&r, .kind = RO_SERVER, .version = 0, .generation = 1, .by_operator = true);
+	assert_int_equal(state_of(&r, 1), VS_GATED);
+	assert_int_equal(r.s.generation, 1);
+	rollout_done(&r);
+}
+
+/* State files that add up for a reader and do not for a rollback: two live ones, a live one that is refused, previous the same as live. */
+static void a_state_edited_by_hand_agrees_with_itself(void **state)
+{
+	static const struct version_entry lists[][4] = {
+		{{.number = 1, .state = VS_LIVE}, {.number = 2, .state = VS_RETIRED}, {.number = 3, .state = VS_LIVE}, {.number = 4, .state = VS_CANARY}},
+		{{.number = 1, .state = VS_PREVIOUS}, {.number = 2, .state = VS_RETIRED}, {.number = 3, .state = VS_QUARANTINED}, {.number = 4, .state = VS_CANDIDATE}},
+		{{.number = 1, .state = VS_REJECTED}, {.number = 2, .state = VS_QUARANTINED}, {.number = 3, .state = VS_CANDIDATE}, {.number = 4, .state = VS_PREVIOUS}},
+	};
+	static const struct { uint32_t live, previous, pin, canary; uint32_t is_live, is_previous; enum version_state states[4]; } cases[] = {
+		{3, 3, 1, 3, 3, 2, {VS_RETIRED, VS_PREVIOUS, VS_LIVE, VS_GATED}},
+		{3, 0, 3, 0, 2, 1, {VS_PREVIOUS, VS_LIVE, VS_QUARANTINED, VS_CANDIDATE}},
+		{3, 2, 0, 0, 3, 0, {VS_REJECTED, VS_QUARANTINED, VS_LIVE, VS_RETIRED}},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct store_state s = {.next_number = 5, .generation = 7, .live = cases[i].live, .previous = cases[i].previous, .pin = cases[i].pin, .n_versions = 4};
+		struct rollout r;
+
+		s.canary.version = cases[i].canary;
+		s.versions = calloc(4, sizeof *s.versions);
+		memcpy(s.versions, lists[i], sizeof lists[i]);
+		rollout_init(&r, &s, &rules, 0);
+		assert_int_equal(r.s.live, cases[i].is_live);
+		assert_int_equal(r.s.previous, cases[i].is_previous);
+		assert_int_equal(r.s.pin, 0);
+		assert_int_equal(r.s.canary.version, 0);
+		for (uint32_t v = 1; v <= 4; v++)
+			assert_int_equal(state_of(&r, v), cases[i].states[v - 1]);
+		rollout_done(&r);
+	}
+}
+
 static void our_own_switch_is_recognised(void **state)
 {
 	struct rollout r;
@@ -554,6 +650,8 @@ int main(void)
 		cmocka_unit_test(hold_keeps_and_release_promotes),
 		cmocka_unit_test(promote_is_checked),
 		cmocka_unit_test(an_override_is_adopted), cmocka_unit_test(an_override_of_what_the_journal_missed),
+		cmocka_unit_test(what_was_left_while_we_were_away), cmocka_unit_test(a_rollback_of_nothing_blames_nobody),
+		cmocka_unit_test(a_state_edited_by_hand_agrees_with_itself),
 		cmocka_unit_test(our_own_switch_is_recognised),
 		cmocka_unit_test(lost_server_is_brought_back),
 		cmocka_unit_test(newer_candidate_wins),

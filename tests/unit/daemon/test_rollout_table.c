@@ -145,6 +145,8 @@ static const struct { const char *name; struct ro_event ev; bool op, eval; /* it
 	{"server seen with 2, moved by an operator", {.kind = RO_SERVER, .version = 2, .generation = 9, .by_operator = true}, 0, 0},
 	{"server seen with 1, moved by an operator", {.kind = RO_SERVER, .version = 1, .generation = 9, .by_operator = true}, 0, 0},
 	{"server seen with 3, by our own hand", {.kind = RO_SERVER, .version = 3, .generation = 9, .by_daemon = true}, 0, 0},
+	{"server seen with 1, gone back there by ourselves", {.kind = RO_SERVER, .version = 1, .generation = 9, .by_daemon = true, .left = (const uint32_t[]){2}, .n_left = 1}, 0, 0},
+	{"server seen with 1, an operator promoted it", {.kind = RO_SERVER, .version = 1, .generation = 9, .by_operator = true, .left = (const uint32_t[]){2}, .n_left = 0}, 0, 0},
 	{"server seen without a draft", {.kind = RO_SERVER}, 0, 0},
 	{"server gone", {.kind = RO_SERVER_GONE}, 0, 0},
 	{"learner gone", {.kind = RO_LEARNER_GONE}, 0, 0},

@@ -66,14 +66,17 @@ static void check(const struct rollout *r, const struct rollout *before, const s
 	assert_true(acts.n < RO_MAX_ACTIONS);
 }
 
-enum { N_PLAIN = 28, N_MOVES = 41 }; /* the first ones need no canary */
+enum { N_PLAIN = 28, N_MOVES = 43 }; /* the first ones need no canary */
 
 /* The i-th possible move in state r; answers fit what is out, or are stale. */
 static struct ro_event move(const struct rollout *r, int i)
 {
 	uint32_t op = r->op.id, eval = r->eval.id, last = r->s.next_number - 1;
 	uint64_t gen = r->serve_generation + 1;
+	static uint32_t left[2];
 
+	left[0] = i == 40 ? r->s.live : last;
+	left[1] = r->s.live;
 	switch (i) {
 	case 0: return (struct ro_event){.kind = RO_SUBMITTED, .version = r->s.next_number, .parent = r->s.live};
 	case 1: return (struct ro_event){.kind = RO_EVALUATED, .id = eval, .result = RO_OK, .text = "x"};
@@ -115,6 +118,8 @@ static struct ro_event move(const struct rollout *r, int i)
 	case 37: return (struct ro_event){.kind = RO_HOLD};
 	case 38: return (struct ro_event){.kind = RO_RELEASE};
 	case 39: return (struct ro_event){.kind = RO_EVALUATED, .id = eval, .result = RO_UNFIT, .text = "x"};
+	case 40: return (struct ro_event){.kind = RO_SERVER, .version = r->s.previous, .generation = gen, .by_daemon = true, .left = left, .n_left = 1};
+	case 41: return (struct ro_event){.kind = RO_SERVER, .version = r->s.previous, .generation = gen, .by_operator = true, .left = left, .n_left = 2};
 	default: return (struct ro_event){.kind = RO_TICK, .frozen = true};
 	}
 }
@@ -253,7 +258,7 @@ static void random_walks(void **state)
 
 	(void)state;
 	print_message("seed %llu\n", (unsigned long long)seed);
-	walk(&rules, seed, 3000, &promoted, &rolled, &canaries);
+	walk(&rules, seed, 4500, &promoted, &rolled, &canaries);
 	print_message("%lu times forward, %lu back\n", promoted, rolled);
 	assert_true(promoted > 1000 && rolled > 1000); /* the walks go somewhere */
 	assert_int_equal(canaries, 0);

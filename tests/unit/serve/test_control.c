@@ -393,6 +393,45 @@ static void save_state(uint64_t generation, uint32_t live, uint32_t previous)
 		fail_msg("%s", e.text);
 }
 
+/* What was gone back from is told, in its order, and kept with the override, until the next switch forward. */
+static void left(const char *what)
+{
+	json_t *j = call("Status", NULL);
+	char *text = json_dumps(json_object_get(j, "left"), JSON_COMPACT);
+
+	assert_string_equal(text, what);
+	free(text);
+	json_decref(j);
+}
+
+static void test_what_was_left(void **state)
+{
+	(void)state;
+	override_remove(t.store, t.run);
+	save_state(10, 3, 2);
+	start();
+	left("[]");
+	moved(call("Rollback", NULL), 2, 0);
+	left("[3]");
+	moved(call("Rollback", NULL), 0, 0);
+	left("[3,2]");
+	moved(call("Rollback", NULL), 0, 0); /* from nothing */
+	left("[3,2]");
+	stop();
+	start();
+	left("[3,2]");
+	load(4);
+	moved(call("Activate", to(4, "new")), 4, 0);
+	left("[]");
+	moved(call("Activate", to(0, "all")), 0, 0);
+	left("[4]");
+	stop();
+	override_remove(t.store, t.run);
+	start(); /* what the daemon did by itself is its own to write down */
+	left("[]");
+	stop();
+}
+
 static void test_start_and_override(void **state)
 {
 	json_t *j;
@@ -512,7 +551,7 @@ int main(void)
 		cmocka_unit_test(test_canary),
 		cmocka_unit_test(test_a_request_moves_once),
 		cmocka_unit_test(test_rollback_during_a_load),
-		cmocka_unit_test(test_start_and_override),
+		cmocka_unit_test(test_what_was_left), cmocka_unit_test(test_start_and_override),
 		cmocka_unit_test(test_start_without_what_the_state_names),
 	};
 
