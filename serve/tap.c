@@ -1,107 +1,20 @@
-/* The tap (serve/tap.h): the engine's side and the thread behind it.
+/* The tap (serve/tap.h): the engine's side, and its life.
  *
- * The engine copies rows, packed by the device, into the ring; everything else happens on the tap's own thread, at lower priority.
- * A request whose push fails is marked dropped by the engine itself; one whose
- * record could not be queued or delivered is marked by the thread through the slot's
- * `lost` generation, which the engine reads before it does any further work.
- * Slots are numbered by the engine; a BEGIN for a slot overrides whatever the thread
- * still held there, so that a lost END leaks nothing.
+ * The engine copies rows, packed by the device, into the ring; everything else happens on the tap's own thread (tap_thread.c).
+ * A request whose push fails is marked dropped here. Slots are numbered by the engine.
  */
-#include "serve/tap.h"
-
-#include <math.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include "daemon/base/clock.h"
 #include "daemon/base/fnv.h"
-#include "serve/tap_encode.h"
-#include "serve/tap_produce.h"
-#include "serve/tap_ring.h"
+#include "serve/tap_inside.h"
 
-enum { SLOTS = 64, NO_SLOT = -1, ROWS_PER_MESSAGE = 32, MAX_PARTS = 16, IDLE_MS = 20, FLUSH_MS = 2000 };
-
-/* ---- messages in the ring ---- */
-
-enum kind { M_BEGIN, M_ROWS, M_ROUND, M_END };
-
-struct msg {
-	uint32_t kind;
-	int32_t slot;
-	uint64_t gen;
-};
-
-struct msg_begin {
-	struct msg m;
-	struct tap_request r;
-};
-
-struct msg_rows { /* then ids, pos, top-k ids (u32), scales where there are codes (f32), hidden or top-k log-probabilities (u16), features or codes */
-	struct msg m;
-	int32_t n;
-	uint32_t next_token;
-	uint32_t prompt, has_hidden, coded;
-};
-
-struct msg_round {
-	struct msg m;
-	struct tap_round r;
-};
-
-struct msg_end {
-	struct msg m;
-	int32_t n_parts;
-	uint32_t dropped; /* by the engine: the thread may not know */
-	struct round_record parts[];
-};
-
-/* ---- state ---- */
-
-struct slot { /* engine's side of one traced request */
-	bool used, dropped;
-	uint64_t gen;
-	_Atomic uint64_t lost; /* generation whose records the thread gave up on */
-};
-
-struct open { /* the thread's side */
-	struct tap_open rec;
-	bool ready /* memory is there */, live, dropped;
-	uint64_t gen;
-};
-
-struct tap {
-	struct tap_options o; /* strings are owned copies */
-	_Atomic bool enabled;
-	_Atomic double sample; /* share of conversations traced */
-	struct tap_ring ring;
-	struct slot slot[SLOTS];
-	uint64_t gen;
-	/* thread */
-	pthread_t thread;
-	bool has_thread;
-	int wake; /* eventfd */
-	_Atomic bool sleeping, stop;
-	struct open open[SLOTS];
-	struct open *current; /* of the record being emitted */
-	struct tap_producer *producer;
-	char uuid[40];
-	uint64_t seq_trace, seq_round;
-	/* counts */
-	_Atomic uint64_t records, bytes, delivered, rounds, dropped_ring, dropped_queue, dropped_broker, dropped_size, traced, skipped;
-	_Atomic bool broker_down;
-};
-
-static void count(_Atomic uint64_t *c)
-{
-	atomic_fetch_add_explicit(c, 1, memory_order_relaxed);
-}
+enum { ROWS_PER_MESSAGE = 32, MAX_PARTS = 16, FLUSH_MS = 2000 };
 
 /* ---- engine's side ---- */
 
@@ -319,242 +232,6 @@ void tap_set_enabled(struct tap *t, bool on)
 	atomic_store(&t->enabled, on);
 }
 
-/* ---- the thread's side ---- */
-
-static uint64_t tag_of(const struct open *o, const struct tap *t)
-{
-	return o->gen << 8 | (uint64_t)(o - t->open);
-}
-
-static void on_delivered(void *arg, uint64_t tag)
-{
-	struct tap *t = arg;
-
-	if (tag)
-		count(&t->delivered);
-}
-
-/* Tag 0 is a round record. */
-static void on_lost(void *arg, uint64_t tag)
-{
-	struct tap *t = arg;
-	struct open *o = &t->open[(tag & 0xff) % SLOTS];
-
-	count(&t->dropped_broker);
-	if (!tag)
-		return;
-	if (o->gen == tag >> 8)
-		o->dropped = true;
-	atomic_store_explicit(&t->slot[(tag & 0xff) % SLOTS].lost, tag >> 8, memory_order_relaxed);
-}
-
-static int queue_message(struct tap *t, struct tap_message *m)
-{
-	int r = tap_produce(t->producer, m);
-
-	if (r)
-		count(r == TAP_PRODUCE_E_FULL ? &t->dropped_queue : r == TAP_PRODUCE_E_SIZE ? &t->dropped_size : &t->dropped_broker);
-	return r;
-}
-
-static int emit(void *arg, struct trace_record *r)
-{
-	struct tap *t = arg;
-	struct buf value = BUF_INIT(0);
-	struct tap_message m = {.topic = t->o.traces_topic,
-				.ce_type = RECORD_CE_TYPE,
-				.content_type = "application/vnd.safetensors",
-				.tag = tag_of(t->current, t),
-				.value = &value};
-
-	m.key = *r->meta.conversation ? r->meta.conversation : r->meta.request;
-	r->meta.seq = t->seq_trace;
-	(void)snprintf(m.id, sizeof m.id, "t-%llu", (unsigned long long)r->meta.seq);
-	int rc = record_encode(&value, r);
-	if (rc < 0) {
-		count(&t->dropped_size);
-	} else {
-		size_t len = value.len;
-		rc = queue_message(t, &m) ? -EAGAIN : 0;
-		if (rc == 0) {
-			t->seq_trace++; /* only what was queued has a number, so a gap is the broker's */
-			count(&t->records);
-			atomic_fetch_add_explicit(&t->bytes, len, memory_order_relaxed);
-		}
-	}
-	buf_done(&value);
-	return rc;
-}
-
-/* The rest of the request is not sent; the engine is told so that it stops copying. */
-static void drop(struct tap *t, struct open *o)
-{
-	o->dropped = true;
-	atomic_store_explicit(&t->slot[o - t->open].lost, o->gen, memory_order_relaxed);
-}
-
-/* What a client sent must not make a record unwritable. */
-static void printable(char *ret, size_t size, const char *s)
-{
-	size_t n = 0;
-
-	for (; s[n] && n + 1 < size; n++)
-		ret[n] = s[n] >= 0x20 && s[n] < 0x7f ? s[n] : '?';
-	ret[n] = 0;
-}
-
-static void take_begin(struct tap *t, struct open *o, const struct msg_begin *m)
-{
-	struct trace_meta meta = {.temperature = isfinite(m->r.temperature) && m->r.temperature >= 0 ? m->r.temperature : 0};
-
-	if (!o->ready && tap_open_init(&o->rec, t->o.H_t, t->o.topk, t->o.prompt_hidden, t->o.max_rows, t->o.payload) == 0)
-		o->ready = true;
-	o->live = true;
-	o->dropped = false;
-	o->gen = m->m.gen;
-	if (!o->ready) {
-		count(&t->dropped_size); /* no memory, or a row that no record can hold */
-		drop(t, o);
-		return;
-	}
-	memcpy(meta.target_fp, t->o.target_fp, sizeof meta.target_fp);
-	printable(meta.request, sizeof meta.request, m->r.request);
-	printable(meta.conversation, sizeof meta.conversation, m->r.conversation);
-	printable(meta.parent, sizeof meta.parent, m->r.parent);
-	printable(meta.domain, sizeof meta.domain, m->r.domain);
-	printable(meta.tenant, sizeof meta.tenant, m->r.tenant);
-	memcpy(meta.producer, t->uuid, sizeof meta.producer);
-	tap_open_reset(&o->rec, &meta);
-}
-
-static void take_rows(struct tap *t, struct open *o, const struct msg_rows *m)
-{
-	size_t rows = (size_t)m->n, K = m->prompt ? 0 : (size_t)t->o.topk, H = (size_t)t->o.H_t;
-	const uint32_t *w = (const uint32_t *)(const void *)(m + 1);
-	const uint32_t *scales = w + (2 + K) * rows;
-	const uint16_t *rest = (const uint16_t *)(const void *)(scales + (m->coded ? rows * 3 : 0)), *features = rest + (m->has_hidden ? rows * H : rows * K);
-	struct tap_rows g = {.n = m->n,
-			     .prompt = m->prompt,
-			     .ids = w,
-			     .pos = w + rows,
-			     .topk_ids = w + 2 * rows,
-			     .features = m->coded ? NULL : features,
-			     .codes = (const uint8_t *)features,
-			     .scales = (const float *)(const void *)scales,
-			     .hidden = m->has_hidden ? rest : NULL,
-			     .topk_lp = rest,
-			     .next_token = m->next_token};
-	const struct tap_sink to = {emit, t};
-
-	t->current = o;
-	int r = tap_open_rows(&o->rec, &g, &to);
-	if (r == -EPROTO)
-		count(&t->dropped_ring); /* rows are missing in between */
-	if (r < 0)
-		drop(t, o);
-}
-
-static void send_round(struct tap *t, const struct round_record *part, bool dropped)
-{
-	struct round_record r = *part;
-	struct buf value = BUF_INIT(0);
-	struct tap_message m = {.topic = t->o.rounds_topic, .ce_type = ROUND_CE_TYPE, .content_type = "application/json", .value = &value};
-
-	memcpy(r.target_fp, t->o.target_fp, sizeof r.target_fp);
-	memcpy(r.producer, t->uuid, sizeof r.producer);
-	printable(r.request, sizeof r.request, part->request);
-	printable(r.conversation, sizeof r.conversation, part->conversation);
-	printable(r.domain, sizeof r.domain, part->domain);
-	printable(r.tenant, sizeof r.tenant, part->tenant);
-	r.dropped_records += dropped;
-	r.seq = t->seq_round;
-	m.key = *r.conversation ? r.conversation : r.request;
-	(void)snprintf(m.id, sizeof m.id, "r-%llu", (unsigned long long)r.seq);
-	if (t->producer && round_encode(&value, &r) < 0)
-		count(&t->dropped_size);
-	else if (!t->producer || queue_message(t, &m) == 0) {
-		t->seq_round++;
-		count(&t->rounds);
-	}
-	buf_done(&value);
-}
-
-static void take_end(struct tap *t, struct open *o, const struct msg_end *m)
-{
-	const struct tap_sink to = {emit, t};
-	bool dropped = m->dropped;
-
-	if (o) {
-		t->current = o;
-		if (!dropped && !o->dropped && tap_open_end(&o->rec, &to) < 0)
-			o->dropped = true;
-		dropped |= o->dropped;
-		o->live = false;
-	}
-	for (int i = 0; i < m->n_parts; i++)
-		send_round(t, &m->parts[i], dropped && i == 0);
-}
-
-static void take(struct tap *t, const struct msg *m)
-{
-	struct open *o = m->slot >= 0 ? &t->open[m->slot] : NULL;
-
-	if (m->kind == M_END) {
-		take_end(t, o && o->live && o->gen == m->gen ? o : NULL, (const void *)m);
-		return;
-	}
-	if (m->kind == M_BEGIN)
-		take_begin(t, o, (const void *)m);
-	else if (!o->live || o->dropped || o->gen != m->gen)
-		return;
-	else if (m->kind == M_ROWS)
-		take_rows(t, o, (const void *)m);
-	else
-		tap_open_round(&o->rec, &((const struct msg_round *)(const void *)m)->r);
-}
-
-/* Sleep until the engine pushes something, or a moment to serve delivery reports. */
-static void rest(struct tap *t)
-{
-	struct pollfd p = {.fd = t->wake, .events = POLLIN};
-	uint64_t drained;
-	size_t n;
-
-	atomic_store(&t->sleeping, true);
-	atomic_thread_fence(memory_order_seq_cst);
-	if (!tap_ring_peek(&t->ring, &n) && !atomic_load(&t->stop))
-		(void)poll(&p, 1, IDLE_MS);
-	atomic_store(&t->sleeping, false);
-	if (read(t->wake, &drained, sizeof drained) < 0)
-		return; /* nothing there: non-blocking */
-}
-
-static void *run(void *arg)
-{
-	struct tap *t = arg;
-	const void *m;
-	size_t n;
-
-	(void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 5); /* the engine first */
-	for (;;) {
-		bool stop = atomic_load(&t->stop);
-		int burst = 0;
-		while ((m = tap_ring_peek(&t->ring, &n))) {
-			take(t, m);
-			tap_ring_pop(&t->ring);
-			if (t->producer && ++burst % 16 == 0)
-				tap_producer_poll(t->producer);
-		}
-		if (t->producer) {
-			tap_producer_poll(t->producer);
-			atomic_store_explicit(&t->broker_down, tap_producer_down(t->producer), memory_order_relaxed);
-		}
-		if (stop)
-			return NULL;
-		rest(t);
-	}
-}
-
 /* ---- life ---- */
 
 static void make_uuid(char ret[static 40])
@@ -576,8 +253,8 @@ static int start(struct tap *t, struct errtext *e)
 	struct tap_producer_options p = {.brokers = t->o.brokers,
 					 .extra_conf = t->o.extra_conf,
 					 .queue_bytes = t->o.queue_bytes,
-					 .on_delivered = on_delivered,
-					 .on_lost = on_lost,
+					 .on_delivered = tap_delivered,
+					 .on_lost = tap_lost,
 					 .arg = t};
 	int r = tap_ring_init(&t->ring, t->o.ring_bytes);
 
@@ -591,7 +268,7 @@ static int start(struct tap *t, struct errtext *e)
 	if (t->o.brokers && *t->o.brokers)
 		r = tap_producer_new(&p, &t->producer, e);
 	if (r == 0) {
-		r = -pthread_create(&t->thread, NULL, run, t);
+		r = -pthread_create(&t->thread, NULL, tap_run, t);
 		t->has_thread = r == 0;
 	}
 	return r;
