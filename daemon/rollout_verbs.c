@@ -198,7 +198,10 @@ void ro_adopt(struct rollout *r, const struct ro_event *ev, struct ro_actions *a
 	if (n)
 		ro_drop_pending(r, a, "made from a version that was rolled back");
 	ro_rebase(r, a, ev->by_operator ? "an operator moved the server" : "rollback");
-	if (ev->by_operator) {
+	if (ev->by_operator && ev->left && !n && ev->version) { /* forward, and so said to us: nobody else can */
+		r->s.hold = r->rules.follows;
+		ro_say(a, "version %u is live by an operator's word, which we did not live to write down", ev->version);
+	} else if (ev->by_operator) {
 		r->s.hold = true;
 		ro_say(a, "an operator moved the server to version %u; taken over, promotions held until release or promote", ev->version);
 	} else {

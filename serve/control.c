@@ -1,7 +1,7 @@
 /* Which version drafts.
  *
- * The versions that were made live form a stack: activating a new one pushes it,
- * going to one that is in it takes away what lies above, rolling back takes away the top.
+ * The versions that were made live form a stack: activating one puts it on top, going back to one that is in it (running requests
+ * move too) takes away what lies above, rolling back takes away the top.
  * `previous` is what a rollback would go to. Serving acts first (the engine's switch),
  * then memory, then disk: a rollback works with the disk full.
  *
@@ -61,13 +61,20 @@ uint32_t control_previous(const struct control *c, const struct engine_status *s
 	return 0;
 }
 
-static void push(struct control *c, uint32_t version)
+/* back: to one that is in it, and what lies above goes. Forward: an older one too comes to lie on top. */
+static void push(struct control *c, uint32_t version, bool back)
 {
-	for (int i = 0; i < c->depth; i++)
-		if (c->stack[i] == version) {
+	int n = 0;
+
+	for (int i = 0; i < c->depth; i++) {
+		if (c->stack[i] != version)
+			c->stack[n++] = c->stack[i];
+		else if (back) {
 			c->depth = i + 1;
 			return;
 		}
+	}
+	c->depth = n;
 	if (version == 0) {
 		c->depth = 0;
 		return;
@@ -174,7 +181,7 @@ static int switch_to(struct control *c, uint32_t version, bool all, uint32_t dea
 
 	if (r < 0)
 		return r;
-	push(c, version);
+	push(c, version, all);
 	note_left(c, was, version, all);
 	c->generation++;
 	c->source = from;
@@ -308,7 +315,7 @@ static bool restore(struct control *c, uint32_t version)
 	same = strcmp(sha, m.weights_sha) == 0;
 	if (same) {
 		control_keep_cut(c, version, m.cut);
-		push(c, version);
+		push(c, version, false);
 	} else {
 		control_note(c, true, "version %u of the store holds other weights than its manifest says; not used", version);
 		control_drop(c, version);

@@ -4,7 +4,9 @@
 #include "serve/keys.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include "daemon/base/credential.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/sha.h"
 
@@ -134,4 +136,27 @@ bool api_keys_match(const struct api_keys *k, const char *key)
 		hits += differ == 0;
 	}
 	return hits > 0;
+}
+
+int tenant_key_read(const char *path, uint8_t ret[static TENANT_KEY], struct errtext *e)
+{
+	char *text, hex[SHA_HEX];
+	int r = *path ? fs_read_text(path, 4096, &text) : credential_read("tenant_key", 4096, &text);
+
+	if (!*path && r == -ENOENT)
+		return getrandom(ret, TENANT_KEY, 0) == TENANT_KEY ? 0 : -EIO;
+	if (!*path)
+		path = "(the credential tenant_key)";
+	if (r < 0)
+		return errtext_set(e, r, "tenant_key_file %.150s cannot be read: %s", path, strerror(-r));
+	sha_hex(text, strlen(text), hex);
+	r = strlen(text) < 16 ? errtext_set(e, -EINVAL, "tenant_key_file %.150s must hold at least 16 characters", path) : 0;
+	explicit_bzero(text, strlen(text));
+	free(text);
+	for (size_t i = 0; i < TENANT_KEY; i++) {
+		unsigned v = 0;
+		(void)sscanf(hex + 2 * i, "%2x", &v);
+		ret[i] = (uint8_t)v;
+	}
+	return r;
 }

@@ -482,6 +482,12 @@ static void what_was_left_while_we_were_away(void **state)
 	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 3, .by_operator = true, .left = both, .n_left = 0);
 	assert_int_equal(r.s.live, 1);
 	assert_int_equal(state_of(&r, 2), VS_PREVIOUS);
+	assert_false(r.s.hold);
+	rollout_done(&r);
+	live(&r, 2); /* a rollback of a server that could not load what should be live: nothing was left, and yet somebody said stop */
+	EV(&r, .kind = RO_SERVER, .version = 0, .generation = 3, .by_operator = true, .left = both, .n_left = 0);
+	assert_int_equal(r.s.live, 0);
+	assert_true(r.s.hold);
 	rollout_done(&r);
 	live(&r, 2); /* we went back by ourselves (a collapse), and died before it was written: it does not come back */
 	EV(&r, .kind = RO_SERVER, .version = 1, .generation = 3, .by_daemon = true, .left = two, .n_left = 1);

@@ -423,6 +423,13 @@ static void test_what_was_left(void **state)
 	load(4);
 	moved(call("Activate", to(4, "new")), 4, 0);
 	left("[]");
+	load(1);
+	moved(call("Activate", to(1, "new")), 1, 4);
+	moved(call("Activate", to(4, "new")), 4, 1); /* forward, to one that was live before: back is where we came from, as at the daemon */
+	left("[]");
+	moved(call("Rollback", NULL), 1, 0);
+	left("[4]");
+	moved(call("Activate", to(4, "new")), 4, 1);
 	moved(call("Activate", to(0, "all")), 0, 0);
 	left("[4]");
 	stop();
@@ -509,6 +516,7 @@ static void on_canary_are(int version, int permille)
 static void test_canary(void **state)
 {
 	(void)state;
+	override_remove(t.store, t.run); /* of the tests before */
 	start();
 	for (int i = 1; i <= 3; i++)
 		load(i);
