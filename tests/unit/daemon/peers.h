@@ -60,7 +60,8 @@ static void peers_serve_status(void *ctx, struct rpc_call *call, json_t *params)
 		json_array_append_new(left, json_integer(p->left));
 	rpc_reply(call, json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:i, s:[], s:{s:I, s:I, s:s}, s:o*}", "target_fp", FIXTURE_TARGET, "model", "toy",
 				  "generation", (json_int_t)p->generation, "live", (json_int_t)p->live, "previous",
-				  (json_int_t)p->previous, "source", p->source, "running", 1, "waiting", 0, "slots", "canary", "version", (json_int_t)p->canary, "permille", (json_int_t)p->permille, "salt", p->salt, "left", left));
+				  (json_int_t)p->previous, "source", p->source, "running", 1, "waiting", 0, "slots", "canary", "version", (json_int_t)p->canary,
+				  "permille", (json_int_t)p->permille, "salt", p->salt, "left", left));
 	pthread_mutex_unlock(&p->lock);
 }
 
