@@ -132,9 +132,37 @@ static void act_evaluated(void *arg, int r, json_t *params, const char *error)
 		act_evaluate(a, a->r.eval.id, a->r.eval.version, a->r.eval.against);
 }
 
+/* {domain: the newest version that served and whose verdict rests on requests of that domain}, unless that is live itself: what it was
+ * when somebody last asked. */
+static json_t *act_references(struct act *a)
+{
+	json_t *of = json_object(), *verdict, *d;
+	const char *domain;
+	void *next;
+
+	for (int i = a->r.s.n_versions - 1; i >= 0; i--) {
+		const struct version_entry *v = &a->r.s.versions[i];
+
+		if (v->state != VS_LIVE && v->state != VS_PREVIOUS && v->state != VS_RETIRED)
+			continue;
+		verdict = store_read_json(a->store, v->number, "verdict.json");
+		json_object_foreach(json_object_get(verdict, "domains"), domain, d)
+			if (json_integer_value(json_object_get(d, "requests")) >= GATE_DOMAIN_MIN && !json_object_get(of, domain))
+				(void)json_object_set_new(of, domain, json_integer(v->number));
+		json_decref(verdict);
+	}
+	json_object_foreach_safe(of, next, domain, d)
+		if (json_integer_value(d) == a->r.s.live)
+			(void)json_object_del(of, domain);
+	return of;
+}
+
 int act_ask_replay(struct act *a, uint32_t candidate, uint32_t live, bool pinned, void (*done)(void *arg, int r, json_t *params, const char *error))
 {
 	json_t *p = json_pack("{s:I, s:I, s:i, s:b}", "candidate", (json_int_t)candidate, "live", (json_int_t)live, "k", a->o.gate_k, "pinned", pinned);
+
+	if (pinned)
+		(void)json_object_set_new(p, "references", act_references(a));
 
 	return rpc_call_async(a->loop, a->o.learn_socket, "io.redraft.Learn.Evaluate", p, EVALUATE_MS, done, a);
 }

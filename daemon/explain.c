@@ -37,7 +37,7 @@ static void say_gate(struct story *s, const json_t *verdict)
 {
 	double candidate = number(verdict, "candidate_al"), live = number(verdict, "live_al");
 	const char *name;
-	json_t *d;
+	json_t *d, *before;
 
 	if (!verdict)
 		return;
@@ -52,6 +52,11 @@ static void say_gate(struct story *s, const json_t *verdict)
 		say(s, "On %lld pinned older requests of domain %.40s it has %.3f against %.3f (difference %+.3f, at most %+.3f).",
 		    (long long)json_integer_value(json_object_get(d, "requests")), name, number(d, "candidate_al"), number(d, "live_al"),
 		    number(d, "difference"), number(d, "upper"));
+	json_object_foreach(json_object_get(verdict, "pinned"), name, d)
+		if ((before = json_object_get(d, "before")))
+			say(s, "Version %lld, the last that was judged while %.40s was asked, has %.3f there (difference %+.3f, at most %+.3f).",
+			    (long long)json_integer_value(json_object_get(before, "version")), name, number(before, "accept_length"), number(before, "difference"),
+			    number(before, "upper"));
 }
 
 static const char *phase_word(enum ro_phase p)

@@ -16,7 +16,8 @@
  * Pinned requests are a fixed sample: looked at again they say the same, so of all that a sequence allows for only their number is left, and
  * they are few. Hence a level of their own (a twentieth of the candidates that are no worse may be refused for their sake, at most), shared by
  * their domains, and a tighter clip, which lets a bet on few requests grow. What no level can allow for: candidates after one
- * another are judged on the same members, so a sample that is unlucky once is so until its members change.
+ * another are judged on the same members, so a sample that is unlucky once is so until its members change. A domain that is measured
+ * against a reference as well counts twice.
  */
 #include "daemon/gate.h"
 #include <stdbool.h>
@@ -64,6 +65,17 @@ double gate_lower(const double *x, int n, double alpha)
 	return lo;
 }
 
+/* Of a pinned request, where there is one. */
+static void gate_read_reference(const json_t *p, struct gate_pair *g)
+{
+	double al = json_number_value(json_object_get(p, "reference_al"));
+	json_int_t version = json_integer_value(json_object_get(p, "reference"));
+	bool good = version > 0 && version <= UINT32_MAX && al >= 1 && al <= 64;
+
+	g->reference = good ? (uint32_t)version : 0;
+	g->reference_al = good ? al : 0;
+}
+
 int gate_read_pairs(const json_t *pairs, struct gate_pair *ret, int max, struct errtext *e)
 {
 	size_t n = json_array_size(pairs);
@@ -91,6 +103,7 @@ int gate_read_pairs(const json_t *pairs, struct gate_pair *ret, int max, struct 
 		if (!(g->live_al >= 1 && g->live_al <= 64) || !(g->candidate_al >= 1 && g->candidate_al <= 64) ||
 		    !(g->rounds > 0 && g->rounds < 1e9))
 			return errtext_set(e, -EINVAL, "pair %zu: accept lengths are 1 to 64 and rounds above 0", i);
+		gate_read_reference(p, g);
 	}
 	return (int)n;
 }
@@ -250,26 +263,72 @@ void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, u
 			 d->candidate_al, d->live_al, n, d->lower, d->upper);
 }
 
-void gate_guard(const struct gate_rules *g, const struct gate_pair *pinned, int n, struct gate_verdict *v)
+/* The same requests with the reference in live's place: how many of the domain have one. all: room for n. */
+static int gate_referred(const struct gate_pair *p, int n, const char *domain, struct gate_pair *all, uint32_t *ret_version)
+{
+	int k = 0;
+
+	for (int i = 0; i < n; i++)
+		if (p[i].reference && !strcmp(p[i].domain, domain)) {
+			*ret_version = p[i].reference;
+			all[k] = p[i];
+			all[k++].live_al = p[i].reference_al;
+		}
+	return k;
+}
+
+/* Domain i measured against live and, where it has one, against its reference; tests: how many there are to share the level. */
+static void gate_measure_pinned(const struct gate_rules *g, const struct gate_pair *p, int n, int i, const char *name, int tests, struct gate_pair *room, double *x,
+				struct gate_verdict *v)
+{
+	int k = gate_referred(p, n, name, room, &v->reference[i]);
+
+	gate_measure(g, p, n, name, -1, gate_pinned_alpha / tests, x, &v->pinned[i]);
+	gate_measure(g, room, k, name, -1, gate_pinned_alpha / tests, x, &v->before[i]);
+}
+
+/* The domain that is surely worse and most so; *ret_reference: against which version, 0 = live. */
+static const struct gate_domain *gate_forgotten(const struct gate_rules *g, const struct gate_verdict *v, uint32_t *ret_reference)
 {
 	const struct gate_domain *worst = NULL;
-	struct gate_rules rules = *g;
-	char names[GATE_MAX_DOMAINS][32];
-	double *x = n ? malloc((size_t)n * sizeof *x) : NULL;
 
-	v->n_pinned = x ? gate_domains(pinned, n, names) : 0;
-	rules.clip *= gate_pinned_clip;
-	for (int i = 0; i < v->n_pinned; i++) {
-		const struct gate_domain *d = &v->pinned[i];
+	for (int i = 0; i < 2 * v->n_pinned; i++) {
+		const struct gate_domain *live = &v->pinned[i / 2], *d = i % 2 ? &v->before[i / 2] : live;
+		bool sure = d->requests >= GATE_DOMAIN_MIN && d->upper < -g->pinned_margin;
 
-		gate_measure(&rules, pinned, n, names[i], -1, gate_pinned_alpha / v->n_pinned, x, &v->pinned[i]);
-		if (d->requests >= GATE_DOMAIN_MIN && d->upper < -g->pinned_margin && (!worst || d->difference < worst->difference))
-			worst = d;
+		if (!sure || (i % 2 && live->difference >= 0) || (worst && d->difference >= worst->difference))
+			continue;
+		worst = d;
+		*ret_reference = i % 2 ? v->reference[i / 2] : 0;
 	}
+	return worst;
+}
+
+void gate_guard(const struct gate_rules *g, const struct gate_pair *pinned, int n, struct gate_verdict *v)
+{
+	struct gate_rules rules = *g;
+	char names[GATE_MAX_DOMAINS][32], of[32] = "";
+	double *x = n ? malloc((size_t)n * sizeof *x) : NULL;
+	struct gate_pair *room = n ? malloc((size_t)n * sizeof *room) : NULL;
+	const struct gate_domain *worst;
+	uint32_t reference = 0;
+	int tests;
+
+	tests = v->n_pinned = x && room ? gate_domains(pinned, n, names) : 0;
+	rules.clip *= gate_pinned_clip;
+	for (int i = 0; i < v->n_pinned; i++)
+		tests += gate_referred(pinned, n, names[i], room, &reference) > 0;
+	for (int i = 0; i < v->n_pinned; i++)
+		gate_measure_pinned(&rules, pinned, n, i, names[i], tests, room, x, v);
+	free(room);
 	free(x);
-	if (worst && v->outcome != GATE_REJECT)
-		gate_say(v, GATE_REJECT, "older requests of domain %s: accept length %.3f against %.3f on %d pinned: worse by at least %.3f",
-			 worst->domain, worst->candidate_al, worst->live_al, worst->requests, -worst->upper);
+	worst = gate_forgotten(g, v, &reference);
+	if (!worst || v->outcome == GATE_REJECT)
+		return;
+	if (reference)
+		snprintf(of, sizeof of, " of version %u", reference);
+	gate_say(v, GATE_REJECT, "older requests of domain %s: accept length %.3f against %.3f%s on %d pinned: worse by at least %.3f", worst->domain,
+		 worst->candidate_al, worst->live_al, of, worst->requests, -worst->upper);
 }
 
 static json_t *gate_domain_json(const struct gate_domain *d)
@@ -288,6 +347,21 @@ static json_t *gate_parts_json(const struct gate_domain *d, int n)
 	return parts;
 }
 
+static json_t *gate_pinned_json(const struct gate_verdict *v)
+{
+	json_t *parts = gate_parts_json(v->pinned, v->n_pinned);
+
+	for (int i = 0; i < v->n_pinned; i++) {
+		const struct gate_domain *d = &v->before[i];
+
+		if (d->requests) /* the object is borrowed, and there unless the name or memory would not have it */
+			(void)json_object_set_new(json_object_get(parts, d->domain), "before",
+						  json_pack("{s:I, s:i, s:f, s:f, s:f, s:f}", "version", (json_int_t)v->reference[i], "requests", d->requests, "accept_length", d->live_al,
+							    "difference", d->difference, "lower", d->lower, "upper", d->upper));
+	}
+	return parts;
+}
+
 json_t *gate_json(const struct gate_rules *g, const struct gate_verdict *v)
 {
 	static const char *const names[] = {"accepted", "rejected", "undecided"};
@@ -299,7 +373,7 @@ json_t *gate_json(const struct gate_rules *g, const struct gate_verdict *v)
 	    json_object_set_new(j, "clip", json_real(g->clip)) < 0 ||
 	    json_object_set_new(j, "margin", json_real(g->margin)) < 0 || json_object_set_new(j, "domains", gate_parts_json(v->domains, v->n_domains)) < 0 ||
 	    json_object_set_new(j, "lengths", gate_parts_json(v->lengths, v->n_lengths)) < 0 ||
-	    json_object_set_new(j, "pinned", gate_parts_json(v->pinned, v->n_pinned)) < 0) {
+	    json_object_set_new(j, "pinned", gate_pinned_json(v)) < 0) {
 		json_decref(j);
 		return NULL;
 	}

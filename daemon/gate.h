@@ -46,6 +46,8 @@ struct gate_pair {
 	char domain[32];
 	int length; /* context bucket as in round.h, 0..7; -1: not said */
 	double rounds, live_al, candidate_al;
+	uint32_t reference; /* of a pinned request: another version that it was replayed under; 0: none */
+	double reference_al;
 };
 
 enum gate_outcome { GATE_ACCEPT, GATE_REJECT, GATE_UNDECIDED };
@@ -65,6 +67,8 @@ struct gate_verdict {
 	struct gate_domain lengths[GATE_LENGTHS]; /* domain: "context 3" */
 	int n_pinned;
 	struct gate_domain pinned[GATE_MAX_DOMAINS]; /* by gate_guard */
+	struct gate_domain before[GATE_MAX_DOMAINS]; /* the same with the reference in live's place; requests 0: there is none */
+	uint32_t reference[GATE_MAX_DOMAINS];
 	char reason[160]; /* one sentence */
 };
 
@@ -78,6 +82,8 @@ double gate_lower(const double *x, int n, double alpha);
  * [1, 64]. Returns how many were read into ret (at most max); -EINVAL with e. */
 int MUSTCHECK gate_read_pairs(const json_t *pairs, struct gate_pair *ret, int max, struct errtext *e);
 void gate_decide(const struct gate_rules *g, const struct gate_pair *p, int n, uint32_t live, struct gate_verdict *ret);
-/* The pinned requests' say on a verdict of gate_decide: one that is not a rejection becomes one where a domain is surely worse on them. */
+/* The pinned requests' say on a verdict of gate_decide: one that is not a rejection becomes one where a domain is surely worse on them than
+ * live, or than the reference and no better than live. The reference is the version that was judged last while the domain was asked: many small
+ * losses, none of them sure, do not add up unseen; and what live has lost already is not held against who loses no more. */
 void gate_guard(const struct gate_rules *g, const struct gate_pair *pinned, int n, struct gate_verdict *v);
 json_t *gate_json(const struct gate_rules *g, const struct gate_verdict *v); /* new reference */

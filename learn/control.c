@@ -67,13 +67,32 @@ static void on_status(void *ctx, struct rpc_call *call, json_t *params)
 	rpc_reply(call, worker_status(k->w));
 }
 
+/* What does not fit is left out, as a version that is gone is. */
+static void references(json_t *of, struct evaluate_older *ret)
+{
+	const char *domain;
+	json_t *v;
+	json_object_foreach(of, domain, v) {
+		json_int_t version = json_integer_value(v);
+		if (ret->n == EVALUATE_DOMAINS || strlen(domain) >= sizeof ret->v->domain || version < 1 || version > UINT32_MAX)
+			continue;
+		(void)snprintf(ret->v[ret->n].domain, sizeof ret->v->domain, "%s", domain);
+		ret->v[ret->n++].version = (uint32_t)version;
+	}
+}
+
 static void on_evaluate(void *ctx, struct rpc_call *call, json_t *params)
 {
+	struct command c = {.kind = CMD_EVALUATE, .pinned = json_is_true(json_object_get(params, "pinned"))};
 	json_int_t candidate = 0, live = 0, k = 0;
-	bool pinned = json_is_true(json_object_get(params, "pinned"));
-	if (number(call, params, "candidate", 1, UINT32_MAX, true, &candidate) && number(call, params, "live", 0, UINT32_MAX, true, &live) &&
-	    number(call, params, "k", 1, TTT_MAX_STEPS, false, &k))
-		post(ctx, call, (struct command){.kind = CMD_EVALUATE, .version = (uint32_t)candidate, .live = (uint32_t)live, .k = (int)k, .pinned = pinned});
+	if (!number(call, params, "candidate", 1, UINT32_MAX, true, &candidate) || !number(call, params, "live", 0, UINT32_MAX, true, &live) ||
+	    !number(call, params, "k", 1, TTT_MAX_STEPS, false, &k))
+		return;
+	c.version = (uint32_t)candidate;
+	c.live = (uint32_t)live;
+	c.k = (int)k;
+	references(json_object_get(params, "references"), &c.older);
+	post(ctx, call, c);
 }
 
 static void on_compare(void *ctx, struct rpc_call *call, json_t *params)

@@ -78,21 +78,23 @@ static void remember(struct learner *l, uint64_t run, uint32_t version, int k, c
 	m->v[at].accepted = r->accepted;
 }
 
-/* One run under those of both that are not known yet (d NULL: plain decoding). */
-static int replay_both(struct learner *l, const struct run *run, const struct version *v, int k, struct replay_result res[2])
+enum { CANDIDATE, LIVE, REFERENCE, VERSIONS };
+
+/* One run under those versions that are not known yet (d NULL: not at all). */
+static int replay_all(struct learner *l, const struct run *run, const struct version v[VERSIONS], int k, struct replay_result res[VERSIONS])
 {
 	struct joined j = {0};
 	struct history h;
 	int r = 0;
-	bool ask[2];
-	for (int i = 0; i < 2; i++)
-		ask[i] = v[i].d && !known(l, run->id, v[i].number, k, &res[i]);
+	bool ask[VERSIONS], any = false;
+	for (int i = 0; i < VERSIONS; i++)
+		any |= ask[i] = v[i].d && !known(l, run->id, v[i].number, k, &res[i]);
 	history_find(&l->runs, &l->join, run, &h);
 	if (h.kind != HISTORY_WHOLE)
 		return -ENOENT;
-	if (ask[0] || ask[1])
+	if (any)
 		r = joined_load_after(l->pool, &h, h.total, run, (uint32_t)l->fz->V, &j);
-	for (int i = 0; i < 2 && !r; i++) {
+	for (int i = 0; i < VERSIONS && !r; i++) {
 		if (ask[i])
 			r = evaluate_run(l->d, l->fz, &j, run->first, v[i].d, k, &res[i]);
 		if (ask[i] && !r)
@@ -103,11 +105,11 @@ static int replay_both(struct learner *l, const struct run *run, const struct ve
 }
 
 /* One request under both, into its domain's tally and the list of pairs. */
-static int pair(struct learner *l, const struct run *run, const struct version v[2], int k, struct tally *t, int *n_t, json_t *pairs)
+static int pair(struct learner *l, const struct run *run, const struct version v[VERSIONS], int k, struct tally *t, int *n_t, json_t *pairs)
 {
-	struct replay_result res[2] = {0};
-	int r = replay_both(l, run, v, k, res);
-	if (r || !res[0].rounds) /* damaged on disk, or too large for now: left out, as it is from training */
+	struct replay_result res[VERSIONS] = {0};
+	int r = replay_all(l, run, v, k, res);
+	if (r || !res[CANDIDATE].rounds) /* damaged on disk, or too large for now: left out, as it is from training */
 		return 0;
 	struct tally *x = tally_of(t, n_t, run->domain);
 	x->requests++;
@@ -115,22 +117,50 @@ static int pair(struct learner *l, const struct run *run, const struct version v
 		x->rounds[i] += res[i].rounds;
 		x->accepted[i] += res[i].accepted;
 	}
-	return json_array_append_new(pairs, json_pack("{s:s,s:i,s:I,s:f,s:f}", "domain", run->domain, "context", round_bucket((int64_t)run->pos0 + run->n), "rounds", (json_int_t)res[0].rounds, "live_al",
-						      accept_length(res[1].rounds, res[1].accepted), "candidate_al",
-						      accept_length(res[0].rounds, res[0].accepted))) ? -ENOMEM : 0;
+	json_t *j = json_pack("{s:s,s:i,s:I,s:f,s:f}", "domain", run->domain, "context", round_bucket((int64_t)run->pos0 + run->n), "rounds", (json_int_t)res[CANDIDATE].rounds, "live_al",
+			      accept_length(res[LIVE].rounds, res[LIVE].accepted), "candidate_al", accept_length(res[CANDIDATE].rounds, res[CANDIDATE].accepted));
+	if (j && v[REFERENCE].d) {
+		(void)json_object_set_new(j, "reference", json_integer((json_int_t)v[REFERENCE].number));
+		(void)json_object_set_new(j, "reference_al", json_real(accept_length(res[REFERENCE].rounds, res[REFERENCE].accepted)));
+	}
+	return json_array_append_new(pairs, j) ? -ENOMEM : 0;
 }
 
-/* Every run in that state. */
-static int pair_all(struct learner *l, enum run_state state, const struct version v[2], int k, struct tally *t, int *n_t, json_t *pairs)
+/* Every pinned run, domain by domain, since each may have a version of its own to be compared with. */
+static int pair_pinned(struct learner *l, const struct evaluate_older *older, const struct version both[VERSIONS], int k, json_t *pairs)
+{
+	struct tally t[MAX_DOMAINS] = {0};
+	int r = pairs ? 0 : -ENOMEM, n_t = 0;
+	for (int at = -1; at < older->n && !r; at++) { /* -1: those of domains that are not named */
+		struct version v[VERSIONS] = {both[0], both[1], {0}};
+		struct draft d = {0};
+		struct errtext gone;
+		if (at >= 0 && !publish_read_version(l->o.store, older->v[at].version, l->fz, &d, &gone))
+			v[REFERENCE] = (struct version){older->v[at].version, &d};
+		for (int i = 0; i < l->runs.n && !r; i++) {
+			const struct run *run = &l->runs.v[i];
+			int named = 0;
+			while (named < older->n && strcmp(older->v[named].domain, run->domain) != 0)
+				named++;
+			if (run->state == RUN_PINNED && (at < 0 ? named == older->n : named == at))
+				r = pair(l, run, v, k, t, &n_t, pairs);
+		}
+		draft_done(&d);
+	}
+	return r;
+}
+
+/* Every run that is held out. */
+static int pair_held_out(struct learner *l, const struct version v[VERSIONS], int k, struct tally *t, int *n_t, json_t *pairs)
 {
 	int r = pairs ? 0 : -ENOMEM;
 	for (int i = 0; i < l->runs.n && !r; i++)
-		if (l->runs.v[i].state == state)
+		if (l->runs.v[i].state == RUN_HELD_OUT)
 			r = pair(l, &l->runs.v[i], v, k, t, n_t, pairs);
 	return r;
 }
 
-static json_t *table(const struct tally *t, int n, const struct version version[2])
+static json_t *table(const struct tally *t, int n, const struct version version[VERSIONS])
 {
 	json_t *a = json_array();
 	for (int i = 0; i < n; i++)
@@ -141,37 +171,37 @@ static json_t *table(const struct tally *t, int n, const struct version version[
 	return a;
 }
 
-int evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, bool pinned, json_t **ret, struct errtext *e)
+int evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, const struct evaluate_older *older, json_t **ret, struct errtext *e)
 {
 	struct draft d[2] = {0};
-	const struct version v[2] = {{candidate, &d[0]}, {live, live ? &d[1] : NULL}};
-	struct tally t[MAX_DOMAINS] = {0}, unused[MAX_DOMAINS] = {0};
-	json_t *pairs = json_array(), *older = NULL;
-	int n_t = 0, n_unused = 0;
+	const struct version v[VERSIONS] = {{candidate, &d[0]}, {live, live ? &d[1] : NULL}, {0}};
+	struct tally t[MAX_DOMAINS] = {0};
+	json_t *pairs = json_array(), *pinned = NULL;
+	int n_t = 0;
 	int r = pairs ? publish_read_version(l->o.store, candidate, l->fz, &d[0], e) : -ENOMEM;
 	if (!r && live)
 		r = publish_read_version(l->o.store, live, l->fz, &d[1], e);
 	if (!r)
-		r = pair_all(l, RUN_HELD_OUT, v, k, t, &n_t, pairs);
+		r = pair_held_out(l, v, k, t, &n_t, pairs);
 	if (!r && !json_array_size(pairs))
 		r = EVALUATE_E_NOT_ENOUGH;
-	if (!r && pinned && live)
-		r = pair_all(l, RUN_PINNED, v, k, unused, &n_unused, older = json_array());
+	if (!r && older && live)
+		r = pair_pinned(l, older, v, k, pinned = json_array());
 	draft_done(&d[0]);
 	draft_done(&d[1]);
 	bool full = learner_count(l, RUN_HELD_OUT) >= l->o.heldout_max || l->turned_away >= FULL_AFTER;
 	if (!r)
-		r = (*ret = json_pack("{s:i,s:b,s:O,s:O*,s:o}", "requests", (int)json_array_size(pairs), "full", full, "pairs", pairs, "pinned", older,
+		r = (*ret = json_pack("{s:i,s:b,s:O,s:O*,s:o}", "requests", (int)json_array_size(pairs), "full", full, "pairs", pairs, "pinned", pinned,
 				      "table", table(t, n_t, v))) ? 0 : -ENOMEM;
 	json_decref(pairs);
-	json_decref(older);
+	json_decref(pinned);
 	return r;
 }
 
 int evaluate_newest(struct learner *l, uint32_t version, int most, int k, json_t **ret, struct errtext *e)
 {
 	struct draft d = {0};
-	const struct version v[2] = {{version, &d}, {0}};
+	const struct version v[VERSIONS] = {{version, &d}, {0}, {0}};
 	struct tally t[MAX_DOMAINS] = {0};
 	json_t *pairs = json_array(), *a = json_array();
 	int n_t = 0, r = pairs && a ? publish_read_version(l->o.store, version, l->fz, &d, e) : -ENOMEM;

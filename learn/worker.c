@@ -134,7 +134,7 @@ static int do_evaluate(struct worker *w, const struct command *c, struct errtext
 	json_t *reply = NULL;
 	uint64_t t0 = clock_us();
 	struct errtext why = {""};
-	int r = evaluate(w->l, c->version, c->live, c->k > 0 && c->k <= TTT_MAX_STEPS ? c->k : w->o.pace.gate_k, c->pinned, &reply, &why);
+	int r = evaluate(w->l, c->version, c->live, c->k > 0 && c->k <= TTT_MAX_STEPS ? c->k : w->o.pace.gate_k, c->pinned ? &c->older : NULL, &reply, &why);
 	if (r == EVALUATE_E_NOT_ENOUGH)
 		worker_answer(w, c, NULL, "io.redraft.NotEnough", "no request recorded since the candidate was published has closed yet");
 	else if (r == -EINVAL || r == -ENOENT)

@@ -5,6 +5,7 @@
  * journal like everything else. Answers come on the loop's thread.
  */
 #pragma once
+#include "learn/evaluate.h"
 #include "learn/governor.h"
 #include "learn/learner.h"
 
@@ -38,7 +39,8 @@ struct command {
 	enum command_kind kind;
 	uint32_t version, live;
 	int k;
-	bool pinned;             /* CMD_EVALUATE: on the pinned runs too */
+	bool pinned;             /* CMD_EVALUATE: on the pinned runs too, ... */
+	struct evaluate_older older; /* ... with these versions */
 	struct worker_pace pace; /* CMD_PACE */
 	char text[200];
 	/* On the loop's thread, once: error NULL = done, reply (borrowed, may be NULL) is the answer. May be NULL. */

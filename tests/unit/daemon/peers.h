@@ -38,6 +38,8 @@ struct peers {
 	double gain, back_gain; /* of candidates; of an older version against live */
 	int pinned, n_pinned; /* older requests the learner has, 0: it is one that knows none; how often they were asked for */
 	double pinned_gain;
+	const char *asked;     /* the one domain of held-out requests; NULL: two */
+	char references[200];  /* as last told */
 };
 
 static bool peers_has(const struct peers *p, uint32_t version)
@@ -179,6 +181,14 @@ static void peers_learn_status(void *ctx, struct rpc_call *call, json_t *params)
 	rpc_reply(call, json_pack("{s:i, s:f}", "step", 12, "loss", 1.5));
 }
 
+static void peers_note_references(struct peers *p, json_t *of)
+{
+	char *text = json_dumps(of, JSON_COMPACT | JSON_SORT_KEYS);
+
+	snprintf(p->references, sizeof p->references, "%s", text ? text : "");
+	free(text);
+}
+
 static void peers_evaluate(void *ctx, struct rpc_call *call, json_t *params)
 {
 	struct peers *p = ctx;
@@ -188,13 +198,13 @@ static void peers_evaluate(void *ctx, struct rpc_call *call, json_t *params)
 
 	pthread_mutex_lock(&p->lock);
 	if (json_is_true(json_object_get(params, "pinned")))
-		p->n_pinned++;
+		p->n_pinned++, peers_note_references(p, json_object_get(params, "references"));
 	else
 		p->n_evaluations++;
 	for (int i = 0; i < p->pinned && json_is_true(json_object_get(params, "pinned")); i++)
 		json_array_append_new(older, json_pack("{s:s, s:i, s:f, s:f}", "domain", "chat", "rounds", 20, "live_al", 1.4, "candidate_al", 1.4 + p->pinned_gain));
 	for (int i = 0; i < p->pairs; i++)
-		json_array_append_new(list, json_pack("{s:s, s:i, s:f, s:f}", "domain", i % 2 ? "tools" : "code", "rounds", 20, "live_al",
+		json_array_append_new(list, json_pack("{s:s, s:i, s:f, s:f}", "domain", p->asked ? p->asked : i % 2 ? "tools" : "code", "rounds", 20, "live_al",
 						      plain ? 1.0 : 1.4, "candidate_al", (plain ? 1.3 : 1.4) + (back ? p->back_gain : p->gain)));
 	if (back && p->hold_back) {
 		json_decref(list);

@@ -113,6 +113,17 @@ static void a_candidate_that_forgets_is_rejected(void **state)
 	submit("remembers", 0.8f, 1);
 	WAIT_FOR(field("live") == 3);
 	assert_int_equal(peers.n_pinned, 2);
+	assert_string_equal(peers.references, "{}"); /* live was judged on all that is asked */
+	/* tools are asked no more: the last that was judged on them stays the one to be compared with */
+	pthread_mutex_lock(&peers.lock);
+	peers.asked = "code";
+	pthread_mutex_unlock(&peers.lock);
+	submit("first without", 0.7f, 3);
+	WAIT_FOR(field("live") == 4);
+	assert_string_equal(peers.references, "{}");
+	submit("second without", 0.6f, 4);
+	WAIT_FOR(field("live") == 5);
+	assert_string_equal(peers.references, "{\"tools\":3}");
 }
 
 static void wrong_weights_never_go_live(void **state)

@@ -316,6 +316,24 @@ static void pinned_requests(void **state)
 	gate_guard(&gate_defaults, older, m, &v);
 	assert_int_equal(v.outcome, GATE_UNDECIDED);
 	assert_null(strstr(v.reason, "older"));
+	/* lost bit by bit: none of it sure, all of it is; not held against who is better than live */
+	n = fill(p, 0, 60, "code", 1.4, 1.6);
+	for (int lost = 0; lost < 2; lost++) {
+		m = fill(older, 0, 48, "tools", 1.30, lost ? 1.29 : 1.31);
+		for (int i = 0; i < m; i++) {
+			older[i].reference = 4;
+			older[i].reference_al = 1.5;
+		}
+		gate_decide(&gate_defaults, p, n, 1, &v);
+		gate_guard(&gate_defaults, older, m, &v);
+		assert_int_equal(v.outcome, lost ? GATE_REJECT : GATE_ACCEPT);
+		assert_true(v.before[0].requests == 48 && v.before[0].upper < 0 && v.reference[0] == 4);
+		assert_true(v.pinned[0].lower < 0 && v.pinned[0].upper > 0);
+	}
+	assert_non_null(strstr(v.reason, "older requests of domain tools: accept length 1.290 against 1.500 of version 4 on 48 pinned: worse by at least 0."));
+	j = gate_json(&gate_defaults, &v);
+	assert_int_equal(json_integer_value(json_object_get(json_object_get(json_object_get(json_object_get(j, "pinned"), "tools"), "before"), "version")), 4);
+	json_decref(j);
 	/* a rejection keeps its own sentence; nobody pinned changes nothing */
 	n = fill(p, 0, 60, "code", 1.6, 1.3);
 	gate_decide(&gate_defaults, p, n, 1, &v);

@@ -222,25 +222,25 @@ static void test_held_out(void **unused)
 			assert_int_equal(l->runs.v[i].epochs, 0);
 	/* judged on them, both ways */
 	json_t *j = NULL;
-	assert_int_equal(evaluate(l, 1, 0, 3, false, &j, &e), 0);
+	assert_int_equal(evaluate(l, 1, 0, 3, NULL, &j, &e), 0);
 	assert_int_equal(json_integer_value(json_object_get(j, "requests")), o.heldout_max);
 	assert_true(json_is_true(json_object_get(j, "full")));
 	json_t *pair = json_array_get(json_object_get(j, "pairs"), 0);
 	assert_true(json_real_value(json_object_get(pair, "live_al")) == 1.0);
 	assert_true(json_real_value(json_object_get(pair, "candidate_al")) >= 1.0);
 	json_decref(j);
-	assert_int_equal(evaluate(l, 1, 1, 3, false, &j, &e), 0);
+	assert_int_equal(evaluate(l, 1, 1, 3, NULL, &j, &e), 0);
 	pair = json_array_get(json_object_get(j, "pairs"), 0);
 	assert_true(json_real_value(json_object_get(pair, "live_al")) == json_real_value(json_object_get(pair, "candidate_al")));
 	json_decref(j);
-	assert_int_equal(evaluate(l, 7, 1, 3, false, &j, &e) < 0, 1);
+	assert_int_equal(evaluate(l, 7, 1, 3, NULL, &j, &e) < 0, 1);
 	/* another version's verdict frees nothing, this one's does */
 	assert_int_equal(entry(l, J_VERDICT, 2, "accepted"), 0);
 	assert_int_equal(learner_count(l, RUN_HELD_OUT), o.heldout_max);
 	assert_int_equal(entry(l, J_VERDICT, 1, "accepted"), 0);
 	assert_int_equal(learner_count(l, RUN_HELD_OUT), 0);
 	assert_true(learner_can_step(l));
-	assert_int_equal(evaluate(l, 1, 0, 3, false, &j, &e), EVALUATE_E_NOT_ENOUGH);
+	assert_int_equal(evaluate(l, 1, 0, 3, NULL, &j, &e), EVALUATE_E_NOT_ENOUGH);
 	learner_close(l);
 	dev_free(d);
 	world_done(&w);

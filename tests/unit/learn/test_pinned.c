@@ -216,17 +216,23 @@ static void test_evaluated(void **unused)
 	while (got)
 		assert_int_equal(learner_consume(l, 64, &got, &e), 0);
 	uint32_t live = first_version(&w);
-	assert_int_equal(evaluate(l, 2, live, 3, false, &j, &e), 0);
+	struct evaluate_older older = {2, {{"tools", live}, {"code", 99999}}}; /* the second is gone */
+	assert_int_equal(evaluate(l, 2, live, 3, NULL, &j, &e), 0);
 	assert_null(json_object_get(j, "pinned"));
-	assert_int_equal(evaluate(l, 2, 0, 3, true, &k, &e), 0);
+	assert_int_equal(evaluate(l, 2, 0, 3, &older, &k, &e), 0);
 	assert_null(json_object_get(k, "pinned")); /* against plain decoding nothing can have been forgotten */
 	json_decref(k);
-	assert_int_equal(evaluate(l, 2, live, 3, true, &k, &e), 0);
+	assert_int_equal(evaluate(l, 2, live, 3, &older, &k, &e), 0);
 	assert_true(json_equal(json_object_get(j, "pairs"), json_object_get(k, "pairs")));
 	assert_true(json_equal(json_object_get(j, "table"), json_object_get(k, "table")));
 	json_array_foreach(json_object_get(k, "pinned"), i, x) {
 		const char *domain = json_string_value(json_object_get(x, "domain"));
 		assert_true(json_number_value(json_object_get(x, "live_al")) >= 1 && json_number_value(json_object_get(x, "candidate_al")) >= 1);
+		assert_true(!json_object_get(x, "reference") == (strcmp(domain, "tools") != 0));
+		if (json_object_get(x, "reference")) { /* it is live itself here */
+			assert_int_equal(json_integer_value(json_object_get(x, "reference")), live);
+			assert_true(json_equal(json_object_get(x, "reference_al"), json_object_get(x, "live_al")));
+		}
 		n[0] += strcmp(domain, "tools") == 0;
 		n[1] += strcmp(domain, "chat") == 0;
 	}
@@ -235,7 +241,7 @@ static void test_evaluated(void **unused)
 	/* asked again: said again, without a replay */
 	uint64_t replays = l->replayed->n;
 	json_decref(j);
-	assert_int_equal(evaluate(l, 2, live, 3, true, &j, &e), 0);
+	assert_int_equal(evaluate(l, 2, live, 3, &older, &j, &e), 0);
 	assert_true(json_equal(j, k));
 	assert_true(l->replayed->n == replays);
 	json_decref(j);
