@@ -23,8 +23,9 @@ struct evaluate_older {
 	struct { char domain[32]; uint32_t version; } v[EVALUATE_DOMAINS];
 };
 
-/* live 0 = plain decoding, accept length 1. older NULL: not the pinned runs (nor with live 0). A version of it that is gone is left out. *ret: {"requests", "full", "pairs", "pinned", "table"} as io.redraft.Learn.Evaluate
- * says. EVALUATE_E_NOT_ENOUGH: nothing is held out; -EINVAL with e: a version that cannot be read. */
+/* live 0 = plain decoding, accept length 1. older NULL: not the pinned runs (nor with live 0). A version of it that is gone is left out.
+ * *ret: {"requests", "full", "pairs", "pinned", "table"} as io.redraft.Learn.Evaluate says.
+ * EVALUATE_E_NOT_ENOUGH: nothing is held out; -EINVAL with e: a version that cannot be read. */
 int MUSTCHECK evaluate(struct learner *l, uint32_t candidate, uint32_t live, int k, const struct evaluate_older *older, json_t **ret, struct errtext *e);
 /* What `version` would have done on the newest `most` runs of the pool with a whole history, trained or not: {"version", "k",
  * "requests", "table"}. Not a verdict: it may have been trained on them. EVALUATE_E_NOT_ENOUGH, -EINVAL as above. */
