@@ -243,7 +243,7 @@ static void linear_all(void *ctx)
 static void linear_few(struct linear *l, const char *shape)
 {
 	char name[96];
-	double bytes = 0, v[REPS], r[REPS];
+	double bytes = 0, v[REPS], r[REPS], flop[REPS], of_peak[REPS];
 	for (int i = 0; i < l->n; i++)
 		bytes += (double)l->w[i].bytes;
 	l->M = 1;
@@ -255,7 +255,7 @@ static void linear_few(struct linear *l, const char *shape)
 		if (strncmp(name, prefix, strlen(prefix)) != 0)
 			continue;
 		for (int i = 0; i < REPS; i++) {
-			double t0 = now();
+			double peak = fma_once(), t0 = now();
 			l->M = 1;
 			linear_all(l);
 			double t1 = now();
@@ -263,8 +263,12 @@ static void linear_few(struct linear *l, const char *shape)
 			linear_all(l);
 			v[i] = (now() - t1) / l->n;
 			r[i] = v[i] * l->n / (t1 - t0);
+			flop[i] = 2.0 * rows[k] * l->w[0].N * l->w[0].K / v[i];
+			of_peak[i] = flop[i] / peak;
 		}
 		print(name, v, r, "us", 1e-6, "one row (time)");
+		snprintf(name, sizeof name, "linear.m%d.cold.%s.flop", rows[k], shape);
+		print(name, flop, of_peak, "GFLOP/s", 1e9, "FMA peak");
 	}
 }
 
@@ -415,6 +419,38 @@ static void limits(void)
 	print("limit.fma", v, one, "GFLOP/s", 1e9, "itself");
 }
 
+static void spin_part(void *ctx, int t, int n)
+{
+	double until = now() + *(double *)ctx;
+	(void)t, (void)n;
+	while (now() < until)
+		;
+}
+
+/* What a run of the pool costs beyond its work (median of many), as short as a decoding step's products are: threads that take turns on one
+ * processor show here, at twice the work. */
+static void pool_figures(void)
+{
+	enum { RUNS = 500 };
+	static const int us[] = {10, 100};
+	for (size_t k = 0; k < sizeof us / sizeof *us; k++) {
+		double v[REPS], r[REPS], each[RUNS], work = 1e-6 * us[k];
+		char name[32];
+		for (int i = 0; i < REPS; i++) {
+			for (int n = 0; n < RUNS; n++) {
+				double t0 = now();
+				pool_run(pool, threads, spin_part, &work);
+				each[n] = now() - t0;
+			}
+			qsort(each, RUNS, sizeof *each, by_size);
+			v[i] = each[RUNS / 2] - work;
+			r[i] = each[RUNS / 2] / work;
+		}
+		snprintf(name, sizeof name, "pool.%dus", us[k]);
+		print(name, v, r, "us", 1e-6, "the work (time)");
+	}
+}
+
 static bool wanted(const char *group)
 {
 	size_t a = strlen(group), b = strlen(prefix);
@@ -425,6 +461,8 @@ static void all_figures(void)
 {
 	struct linear l;
 	limits();
+	if (wanted("pool"))
+		pool_figures();
 	if (wanted("linear")) {
 		linear_new(&l, 1536, 576, (size_t)272 << 20);
 		linear_few(&l, "576-1536");
