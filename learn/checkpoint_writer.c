@@ -51,6 +51,18 @@ static struct saving *saving_free(struct saving *s)
 	return NULL;
 }
 
+/* Said and counted; frees s, which may be NULL. Returns r. */
+static int not_made(struct learner *l, struct saving *s, int r, struct errtext *e)
+{
+	l->saved.failed++;
+	if (s && *s->e.text)
+		(void)snprintf(l->saved.error, sizeof l->saved.error, "%.150s", s->e.text);
+	else
+		(void)snprintf(l->saved.error, sizeof l->saved.error, "checkpoint: %s", strerror(-r));
+	saving_free(s);
+	return errtext_set(e, r, "%s", l->saved.error);
+}
+
 static void *make_room(void *arg)
 {
 	struct saving *s = arg;
@@ -108,7 +120,7 @@ int learner_checkpoint_begin(struct learner *l, struct errtext *e)
 	(void)!learner_checkpoint_end(l, true, NULL); /* where it failed, this one is written in its place */
 	struct saving *s = calloc(1, sizeof *s);
 	int r = s ? 0 : -ENOMEM;
-	if (!r) {
+	if (s) {
 		s->first[0] = s->first[1] = -1;
 		s->began_us = clock_us();
 		r = snprintf(s->dir, sizeof s->dir, "%s/checkpoint", l->o.state_dir) < (int)sizeof s->dir ? learner_copy_room(l, &s->c) : -ENAMETOOLONG;
@@ -116,10 +128,8 @@ int learner_checkpoint_begin(struct learner *l, struct errtext *e)
 	}
 	if (!r)
 		r = start(s, make_room);
-	if (r) {
-		saving_free(s);
-		return errtext_set(e, r, "checkpoint: %s", strerror(-r));
-	}
+	if (r)
+		return not_made(l, s, r, e);
 	l->saving = s;
 	return 0;
 }
@@ -154,15 +164,11 @@ int learner_checkpoint_end(struct learner *l, bool wait, struct errtext *e)
 		return 0;
 	l->saving = NULL;
 	r = r ? r : s->r;
-	if (r) {
-		l->saved.failed++;
-		(void)snprintf(l->saved.error, sizeof l->saved.error, "%.150s", *s->e.text ? s->e.text : strerror(-r));
-		r = errtext_set(e, r, "%s", l->saved.error);
-	} else {
-		take_up(l, s);
-	}
+	if (r)
+		return not_made(l, s, r, e);
+	take_up(l, s);
 	saving_free(s);
-	return r;
+	return 0;
 }
 
 int learner_checkpoint(struct learner *l, struct errtext *e)

@@ -34,6 +34,7 @@ struct peers {
 	int n_verdicts, n_evaluations, n_pauses, n_resumes, n_canaries;
 	uint32_t rebased;
 	int pairs;      /* -1: NotEnough; -2: NotReplayable */
+	int not_written; /* checkpoints for which its disk was full */
 	const char *purge_error; /* or NULL */
 	double gain, back_gain; /* of candidates; of an older version against live */
 	int pinned, n_pinned; /* older requests the learner has, 0: it is one that knows none; how often they were asked for */
@@ -176,9 +177,14 @@ static void peers_unload(void *ctx, struct rpc_call *call, json_t *params)
 
 static void peers_learn_status(void *ctx, struct rpc_call *call, json_t *params)
 {
-	(void)ctx;
+	struct peers *p = ctx;
+
 	(void)params;
-	rpc_reply(call, json_pack("{s:i, s:f}", "step", 12, "loss", 1.5));
+	pthread_mutex_lock(&p->lock);
+	json_t *out = json_pack("{s:i, s:f, s:{s:i, s:s}}", "step", 12, "loss", 1.5, "checkpoint", "failed", p->not_written, "error",
+				p->not_written ? "checkpoint: No space left on device" : "");
+	pthread_mutex_unlock(&p->lock);
+	rpc_reply(call, out);
 }
 
 static void peers_note_references(struct peers *p, json_t *of)

@@ -1,6 +1,6 @@
 /* What the daemon does by what is served, over its sockets with peers that keep books: a canary is begun, judged by round
  * records, promoted or taken back, and a crash in it converges; probes that move raise an alarm; an alarm holds and pauses until a release, over
- * a restart; a collapse goes back where that helps.
+ * a restart; a collapse goes back where that helps. What the learner could not write is said.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -229,12 +229,39 @@ static void a_crash_in_a_canary_converges(void **state)
 	WAIT_FOR(peers_was_told(&peers, "1 accepted"));
 }
 
+static _Atomic int n_learner_news;
+
+static void hear_learner(void *arg, enum act_news kind, const char *text)
+{
+	(void)arg;
+	n_learner_news += kind == ACT_NEWS_LEARNER && strstr(text, "No space left");
+}
+
+static void a_checkpoint_that_was_not_written_is_news_once(void **state)
+{
+	(void)state;
+	both_on();
+	daemon_build();
+	act_on_news(d.act, hear_learner, NULL);
+	daemon_go();
+	a_second_passes();
+	assert_int_equal(n_learner_news, 0);
+	for (int i = 1; i <= 2; i++) {
+		pthread_mutex_lock(&peers.lock);
+		peers.not_written = i;
+		pthread_mutex_unlock(&peers.lock);
+		WAIT_FOR(n_learner_news == i);
+		a_second_passes(); /* it was asked again */
+		assert_int_equal(n_learner_news, i);
+	}
+}
+
 int main(void)
 {
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(a_canary_is_judged_by_what_it_serves), T(a_crash_in_a_canary_converges), T(probes_raise_an_alarm), T(an_alarm_holds_until_release),
-		T(a_collapse_goes_back_where_that_helps), T(a_late_replay_moves_nobody),
+		T(a_collapse_goes_back_where_that_helps), T(a_late_replay_moves_nobody), T(a_checkpoint_that_was_not_written_is_news_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,10 +18,11 @@
 
 static int full_at; /* 0: never */
 static _Atomic int calls; /* of the writer of checkpoints too */
+static _Thread_local bool beside; /* on the daemon's disk, not ours */
 
 static bool full(void)
 {
-	if (!full_at || ++calls != full_at)
+	if (!full_at || beside || ++calls != full_at)
 		return false;
 	errno = ENOSPC;
 	return true;
@@ -104,10 +105,9 @@ static void others_end(struct others *x)
 
 static uint32_t accept_beside(struct world *w, const char *name, uint32_t n)
 {
-	int was = full_at; /* the daemon's disk, not ours */
-	full_at = 0;
+	beside = true;
 	n = accept_candidate(w, name, n);
-	full_at = was;
+	beside = false;
 	return n;
 }
 
