@@ -105,5 +105,7 @@ void act_evaluate(struct act *a, uint32_t id, uint32_t version, uint32_t against
 int MUSTCHECK act_ask_replay(struct act *a, uint32_t candidate, uint32_t live, bool pinned, void (*done)(void *arg, int r, json_t *params, const char *error));
 enum ro_result act_judge(struct act *a, json_t *params, uint32_t against, struct gate_verdict *v);
 void act_ask_learner(struct act *a);
+/* act_submit.c: the parent, or a quarantined version that it was made from by way of rejected ones: the learner goes on from those too. */
+uint32_t act_origin(struct act *a, uint32_t parent);
 void act_learn_metrics(struct act *a);
 void act_submit_join(struct act *a);

@@ -198,6 +198,7 @@ static void act_learner_said(void *arg, int r, json_t *params, const char *error
 {
 	struct act *a = arg;
 	struct ro_event ev = {.kind = r >= 0 ? RO_LEARNER : RO_LEARNER_GONE};
+	json_int_t base;
 
 	(void)error;
 	a->asking = false;
@@ -211,6 +212,8 @@ static void act_learner_said(void *arg, int r, json_t *params, const char *error
 		json_decref(a->learn_status);
 		a->learn_status = json_incref(params);
 		act_learn_metrics(a);
+		base = json_integer_value(json_object_get(params, "base_version"));
+		ev.parent = base > 0 && base < UINT32_MAX ? act_origin(a, (uint32_t)base) : 0;
 	}
 	act_event(a, &ev);
 	act_send(a);

@@ -9,9 +9,7 @@
 #include "daemon/base/fs.h"
 #include "daemon/base/log.h"
 
-/* The parent, or a quarantined version that it was made from by way of rejected ones: the
- * learner goes on from those too. */
-static uint32_t act_origin(struct act *a, uint32_t parent)
+uint32_t act_origin(struct act *a, uint32_t parent)
 {
 	const struct version_entry *v = rollout_find(&a->r, parent);
 	char dir[PATH_MAX];

@@ -62,7 +62,7 @@ struct rollout {
 	struct store_state s; /* what is saved */
 	struct rollout_rules rules;
 	/* known for now, forgotten by a restart */
-	bool serve_up, learn_up, greeted;
+	bool serve_up, learn_up, greeted, home_said; /* home_said: the learner was told where to go on from, or needed no telling */
 	uint64_t serve_generation;
 	uint32_t serve_live, serve_canary, serve_permille;
 	char serve_salt[RO_SALT];
@@ -84,7 +84,7 @@ enum ro_event_kind {
 	RO_TICK,
 	RO_SERVER,    /* generation, version (its live), left, canary, permille, salt, by_operator, by_daemon */
 	RO_SERVER_GONE,
-	RO_LEARNER,
+	RO_LEARNER,   /* parent: the quarantined version that its weights come from, or any other; 0 = it does not know yet */
 	RO_LEARNER_GONE,
 	RO_PROMOTE,   /* version, expected (-1 = no check) */
 	RO_ROLLBACK,  /* text: who; request */

@@ -6,7 +6,7 @@
 #include "daemon/rollout_steps.h"
 
 /* Files can be damaged without any fault of the weights; that is another quarantine. */
-static bool ro_was_rolled_back(const struct version_entry *v)
+bool ro_was_rolled_back(const struct version_entry *v)
 {
 	return v && v->state == VS_QUARANTINED && !strncmp(v->reason, "rolled back", 11);
 }

@@ -10,7 +10,8 @@ void PRINTF(4, 5) ro_answer(struct ro_actions *a, enum ro_event_kind verb, const
 uint32_t ro_older(const struct rollout *r, uint32_t below);
 /* A canary and a gated version were judged against what was live: a new live makes the newest a candidate again. */
 void ro_set_live(struct rollout *r, uint32_t version, struct ro_actions *a);
-void ro_rebase(const struct rollout *r, struct ro_actions *a, const char *why);
+void ro_rebase(struct rollout *r, struct ro_actions *a, const char *why);
+bool ro_was_rolled_back(const struct version_entry *v); /* and so what is made from it goes nowhere */
 /* Candidates and gated versions were made from what is being left: none may go live. */
 void ro_drop_pending(struct rollout *r, struct ro_actions *a, const char *why);
 void ro_op_end(struct rollout *r);

@@ -32,7 +32,7 @@ struct peers {
 	/* learner: books, then knobs */
 	char verdicts[64][48]; /* "3 accepted" */
 	int n_verdicts, n_evaluations, n_pauses, n_resumes, n_canaries;
-	uint32_t rebased;
+	uint32_t rebased, base; /* base: what it says its weights descend from */
 	int pairs;      /* -1: NotEnough; -2: NotReplayable */
 	int not_written; /* checkpoints for which its disk was full */
 	const char *purge_error; /* or NULL */
@@ -181,7 +181,7 @@ static void peers_learn_status(void *ctx, struct rpc_call *call, json_t *params)
 
 	(void)params;
 	pthread_mutex_lock(&p->lock);
-	json_t *out = json_pack("{s:i, s:f, s:{s:i, s:s}}", "step", 12, "loss", 1.5, "checkpoint", "failed", p->not_written, "error",
+	json_t *out = json_pack("{s:i, s:f, s:I, s:{s:i, s:s}}", "step", 12, "loss", 1.5, "base_version", (json_int_t)p->base, "checkpoint", "failed", p->not_written, "error",
 				p->not_written ? "checkpoint: No space left on device" : "");
 	pthread_mutex_unlock(&p->lock);
 	rpc_reply(call, out);

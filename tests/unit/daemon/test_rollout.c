@@ -513,6 +513,32 @@ static void what_was_left_while_we_were_away(void **state)
 	rollout_done(&r);
 }
 
+/* We died between our journal and telling the learner: it is told when it is there, once, and only when it needs to be. */
+static void a_learner_that_missed_a_rollback_is_told(void **state)
+{
+	struct rollout r;
+
+	(void)state;
+	live(&r, 2);
+	EV(&r, .kind = RO_ROLLBACK);
+	activated(&r, 9);
+	r.home_said = false; /* another life of ours begins */
+	r.learn_up = r.greeted = false;
+	EV(&r, .kind = RO_LEARNER);
+	assert_null(find(RO_DO_REBASE)); /* it does not know itself yet */
+	EV(&r, .kind = RO_LEARNER, .parent = 2);
+	assert_int_equal(find(RO_DO_REBASE)->version, 1);
+	assert_string_equal(verdict_of(2)->verdict, "quarantined");
+	EV(&r, .kind = RO_LEARNER, .parent = 2); /* and has not obeyed yet */
+	assert_null(find(RO_DO_REBASE));
+	r.home_said = false;
+	EV(&r, .kind = RO_LEARNER, .parent = 1);
+	assert_null(find(RO_DO_REBASE));
+	EV(&r, .kind = RO_LEARNER, .parent = 2); /* nor later: it learns on from there by its own choice */
+	assert_null(find(RO_DO_REBASE));
+	rollout_done(&r);
+}
+
 /* What an operator's rollback with nothing live leaves is nothing: a first version that waits is not taken for it. */
 static void a_rollback_of_nothing_blames_nobody(void **state)
 {
@@ -657,6 +683,7 @@ int main(void)
 		cmocka_unit_test(promote_is_checked),
 		cmocka_unit_test(an_override_is_adopted), cmocka_unit_test(an_override_of_what_the_journal_missed),
 		cmocka_unit_test(what_was_left_while_we_were_away), cmocka_unit_test(a_rollback_of_nothing_blames_nobody),
+		cmocka_unit_test(a_learner_that_missed_a_rollback_is_told),
 		cmocka_unit_test(a_state_edited_by_hand_agrees_with_itself),
 		cmocka_unit_test(our_own_switch_is_recognised),
 		cmocka_unit_test(lost_server_is_brought_back),
