@@ -16,7 +16,7 @@
 #include "learn/join.h"
 #include "learn/trainer.h"
 
-enum { TEACHER_K = 64 };
+enum { TEACHER_K = 64, BATCH_MIN_ROWS = 8 /* a window has as many, or is not worth a step */, BATCH_MOST_RUNS = 64 /* of one step */ };
 
 /* What the teacher of prompt rows needs on the device, and the draft's vocabulary. */
 struct batcher {

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/mix.h"
+
 #define COUNT(a) (sizeof(a) / sizeof (a)[0])
 
 static const char SMOLLM2_SYSTEM[] = "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
@@ -76,10 +78,7 @@ static const struct parameter parameters[] = {
 
 static uint64_t next(uint64_t *s)
 {
-	uint64_t x = *s += 0x9e3779b97f4a7c15u;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
+	return mix64(*s += MIX_GOLDEN);
 }
 
 static size_t below(uint64_t *s, size_t n)

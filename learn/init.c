@@ -3,6 +3,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include "daemon/base/mix.h"
 #include "learn/init.h"
 
 struct counted {
@@ -40,13 +41,9 @@ int draft_vocab_from_counts(const uint64_t *counts, int V, int V_d, int64_t *ret
 	return 0;
 }
 
-/* splitmix64's finalizer: a good hash of a counter */
 static uint64_t mix(uint64_t x)
 {
-	x += 0x9e3779b97f4a7c15u;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
+	return mix64(x + MIX_GOLDEN);
 }
 
 /* in (0,1), never 0, so its logarithm is finite */

@@ -9,12 +9,11 @@
 
 #include <string.h>
 
+#include "daemon/base/mix.h"
+
 static uint64_t key(const struct learner *l, const struct run *r)
 {
-	uint64_t x = l->o.seed * 0xd1342543de82ef95u + r->id;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
+	return mix64(l->o.seed * MIX_OTHER + r->id);
 }
 
 static uint64_t bytes(const struct run *r)

@@ -13,10 +13,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "daemon/base/mix.h"
 #include "kernels/comm.h"
 #include "learn/keep.h"
 
-enum { MIN_WINDOW = 8, MAX_REPLAY_DOMAINS = 32, PACK_MAX = 64 };
+enum { MAX_REPLAY_DOMAINS = 32 };
 
 struct window { /* of a run: rows [row0, row0+n) */
 	struct run *r;
@@ -25,13 +26,10 @@ struct window { /* of a run: rows [row0, row0+n) */
 
 /* ---- choosing ---- */
 
-/* Counter random numbers: splitmix64's finalizer over (seed, step, place in the step, stream). */
+/* Counter random numbers of (seed, step, place in the step, stream). */
 static uint64_t draw(const struct learner *l, int place, uint64_t stream)
 {
-	uint64_t x = l->o.seed + 0x9e3779b97f4a7c15u * ((uint64_t)l->step * 4 + stream + 1) + 0xd1342543de82ef95u * (uint64_t)place;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
+	return mix64(l->o.seed + MIX_GOLDEN * ((uint64_t)l->step * 4 + stream + 1) + MIX_OTHER * (uint64_t)place);
 }
 
 /* A run of the pool: first a domain, each as likely as another whatever its traffic, then one of its runs. NULL: none. */
@@ -65,7 +63,7 @@ static int choose(struct learner *l, int place, struct window *ret)
 {
 	struct run *cur = l->cur_run ? runs_find(&l->runs, l->cur_run) : NULL, *queued = NULL;
 	uint64_t n = 0;
-	bool goes_on = cur && !cur->bad && cur->state == RUN_TRAINED && l->cur_row > cur->first && l->cur_row + MIN_WINDOW <= cur->n;
+	bool goes_on = cur && !cur->bad && cur->state == RUN_TRAINED && l->cur_row > cur->first && l->cur_row + BATCH_MIN_ROWS <= cur->n;
 	for (int i = 0; i < l->runs.n && !goes_on; i++) {
 		struct run *r = &l->runs.v[i];
 		if (r->state == RUN_QUEUED && !queued)
@@ -83,12 +81,12 @@ static int choose(struct learner *l, int place, struct window *ret)
 
 /* What the next step trains, noted as trained: windows while there is room. No rows are in it twice; a long run's next window may follow
  * its last. Returns how many. */
-static int take(struct learner *l, struct window *ret /* [PACK_MAX] */)
+static int take(struct learner *l, struct window *ret /* [BATCH_MOST_RUNS] */)
 {
 	int n = 0;
 	struct step_room room = {.groups = l->o.train.data, .rows = l->o.pack_rows < l->o.max_rows ? l->o.pack_rows : l->o.max_rows};
 	struct window w;
-	while (n < PACK_MAX && choose(l, n, &w)) {
+	while (n < BATCH_MOST_RUNS && choose(l, n, &w)) {
 		bool there = false;
 		for (int i = 0; i < n; i++)
 			there |= ret[i].r == w.r && w.row0 == w.r->first;
@@ -274,7 +272,7 @@ static int same_grid(const struct learner *l, int64_t step, struct errtext *e)
 
 int learner_apply_step(struct learner *l, const struct journal_entry *x, struct errtext *e)
 {
-	struct window w[PACK_MAX];
+	struct window w[BATCH_MOST_RUNS];
 	if (!l->t || x->number != l->step || !choose(l, 0, w))
 		return errtext_set(e, -EINVAL, "journal: step %" PRId64 " does not follow from what came before it (step %" PRId64 ")", x->number, l->step);
 	int k = same_grid(l, x->number, e);

@@ -12,19 +12,15 @@
 #include <string.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/mix.h"
 #include "learn/evaluate.h"
 #include "learn/history.h"
 #include "learn/init.h"
 #include "learn/ttt.h"
 
-enum { MIN_WINDOW = 8, PACK_MAX = 64 };
-
 static uint64_t draw(uint64_t seed, uint64_t stream, uint64_t i)
 {
-	uint64_t x = seed * 0x9e3779b97f4a7c15u + stream * 0xd1342543de82ef95u + i + 1;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
+	return mix64(seed * MIX_GOLDEN + stream * MIX_OTHER + i + 1);
 }
 
 /* ---- what is trained, what is judged ---- */
@@ -65,7 +61,7 @@ static int make_lessons(struct offline *x, int64_t *ret_rows)
 	int64_t rows = 0;
 	int cap = 0;
 	for (int i = 0; i < all->n; i++)
-		for (int at = all->v[i].first; trained(x, i) && at + MIN_WINDOW <= all->v[i].n; at += x->o->max_rows) {
+		for (int at = all->v[i].first; trained(x, i) && at + BATCH_MIN_ROWS <= all->v[i].n; at += x->o->max_rows) {
 			if (x->n_lessons == cap) {
 				cap = cap ? 2 * cap : 256;
 				struct lesson *v = realloc(x->lesson, (size_t)cap * sizeof *v);
@@ -413,11 +409,11 @@ static int lessons(struct offline *x)
 {
 	int r = 0;
 	while (!r && !over(x)) {
-		struct lesson *v[PACK_MAX], *l;
+		struct lesson *v[BATCH_MOST_RUNS], *l;
 		struct step_room room = empty(x);
 		int n = 0;
 		bool again;
-		while (!r && n < PACK_MAX && (l = next(x, &again))) {
+		while (!r && n < BATCH_MOST_RUNS && (l = next(x, &again))) {
 			int leg = x->corpus->pool_of[l->run];
 			bool turned = x->o->stream && !again && leg != x->rep.leg;
 			if ((n && turned) || !step_takes(&room, l->n))
@@ -453,7 +449,7 @@ int offline_train(const struct offline_options *o, struct dev *d, struct corpus 
 	if (!r)
 		r = make_lessons(&x, &rows);
 	if (!r && !x.n_lessons)
-		r = errtext_set(e, -EINVAL, "nothing to train: every run is held out or shorter than %d rows", MIN_WINDOW);
+		r = errtext_set(e, -EINVAL, "nothing to train: every run is held out or shorter than %d rows", BATCH_MIN_ROWS);
 	if (!r)
 		r = begin(&x, start, rows, e);
 	if (!r && start && o->anchor > 0)

@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "daemon/base/mix.h"
+
 enum { ROWS_EACH = 512, FILLING = 2, FULL = 16 }; /* rows: of a member, on average; one of so many is drawn */
 
 struct sum { int n; int64_t rows; uint64_t bytes; };
@@ -50,13 +52,10 @@ static bool fits(const struct learner *l, struct sum s, const struct run *r, int
 	return s.n < most && s.rows + x.rows <= (int64_t)most * ROWS_EACH && s.bytes + x.bytes <= l->o.pool_bytes / 8 / (uint64_t)n_domains;
 }
 
-/* Splitmix64's finalizer over (seed, run): another stream than the sample that is kept to be replayed. */
+/* A counter random number of (seed, run), from another stream than the sample that is kept to be replayed. */
 static uint64_t chance(const struct learner *l, const struct run *r)
 {
-	uint64_t x = ~l->o.seed * 0xd1342543de82ef95u + r->id;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
+	return mix64(~l->o.seed * MIX_OTHER + r->id);
 }
 
 static bool drawn(const struct learner *l, const struct run *r)

@@ -1,17 +1,12 @@
 /* What is told of a probe's features (probe.h). */
 #include "serve/probe.h"
 #include <math.h>
+#include "daemon/base/mix.h"
 
 /* Four signs of one (position, dimension): bits of a mixed number. */
 static uint64_t signs(uint64_t pos, uint64_t dim)
 {
-	uint64_t x = pos * 0x9e3779b97f4a7c15u + dim * 0xd1342543de82ef95u + 1;
-
-	x ^= x >> 30;
-	x *= 0xbf58476d1ce4e5b9u;
-	x ^= x >> 27;
-	x *= 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
+	return mix64(pos * MIX_GOLDEN + dim * MIX_OTHER + 1);
 }
 
 void probe_rows(struct probe *p, int pos0, int n, const real *features, int H)

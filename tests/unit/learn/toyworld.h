@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "daemon/base/fs.h"
+#include "daemon/base/mix.h"
 #include "learn/frozen.h"
 #include "learn/source.h"
 #include "schemas/manifest.h"
@@ -23,10 +24,7 @@ enum { TW_V = 96, TW_H = 32, TW_K = 8, TW_PARTS = 3 };
 
 static inline uint64_t tw_next(uint64_t *s)
 {
-	uint64_t x = *s += 0x9e3779b97f4a7c15u;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
+	return mix64(*s += MIX_GOLDEN);
 }
 
 static inline uint16_t tw_bf16(uint64_t *s) /* about normal, deviation 0.5 */
