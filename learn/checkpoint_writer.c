@@ -171,6 +171,16 @@ int learner_checkpoint_end(struct learner *l, bool wait, struct errtext *e)
 	return 0;
 }
 
+void learner_checkpoint_leave(struct learner *l)
+{
+	struct saving *s = l->saving;
+	if (s && !s->copied) {
+		(void)pthread_join(s->thread, NULL);
+		l->saving = saving_free(s);
+	}
+	(void)!learner_checkpoint_end(l, true, NULL); /* where it fails, those before it stand */
+}
+
 int learner_checkpoint(struct learner *l, struct errtext *e)
 {
 	int r = learner_checkpoint_begin(l, e);

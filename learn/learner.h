@@ -148,7 +148,7 @@ struct learner {
 enum { LEARNER_E_INEXACT = 1 };
 int MUSTCHECK learner_open(const struct learner_options *o, struct dev *d, struct source *src, const struct frozen *fz,
 			   struct learner **ret, struct errtext *e);
-struct learner *learner_close(struct learner *l); /* begins no write; waits for one that was begun */
+struct learner *learner_close(struct learner *l); /* writes nothing, but waits for a checkpoint that was copied */
 
 /* How long ago the newest record read was written, s; 0 = not known. */
 double learner_age_s(const struct learner *l);
@@ -181,6 +181,7 @@ int MUSTCHECK learner_checkpoint_begin(struct learner *l, struct errtext *e);
 enum { LEARNER_E_WRITING = 1 };
 int MUSTCHECK learner_checkpoint_end(struct learner *l, bool wait, struct errtext *e);
 int MUSTCHECK learner_checkpoint(struct learner *l, struct errtext *e); /* both: the state as it stands is durable when it returns */
+void learner_checkpoint_leave(struct learner *l); /* before the end: waits for the file; what is not copied yet is not, since an entry may have failed half-way */
 size_t learner_copy_bytes(const struct learner *l); /* memory that the copy takes now */
 /* Repeat another journal from its first entry. each (may be NULL) after every step. */
 int MUSTCHECK learner_follow(struct learner *l, const char *path, void (*each)(void *arg, struct learner *l), void *arg, struct errtext *e);

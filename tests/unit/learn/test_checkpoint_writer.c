@@ -247,6 +247,21 @@ static void test_end_waits(void **s)
 	assert_int_equal(newest(&step, &files), serial + 1);
 }
 
+/* A learner may end because an entry failed half-way: what it is then is not to be copied. */
+static void test_end_copies_nothing(void **s)
+{
+	struct learner *l = begun();
+	struct errtext e = {""};
+	int64_t serial = l->serial, step;
+	int files;
+	(void)s;
+	assert_int_equal(learner_checkpoint_begin(l, &e), 0);
+	steps(l, 1);
+	exact(l);
+	assert_int_equal(newest(&step, &files), serial);
+	assert_int_equal(step, 3);
+}
+
 static void test_not_written(void **s)
 {
 	struct learner *l = begun();
@@ -328,6 +343,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_steps_go_on, setup, teardown), cmocka_unit_test_setup_teardown(test_next_waits, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_end_copies_nothing, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_end_waits, setup, teardown),   cmocka_unit_test_setup_teardown(test_not_written, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_purge_waits, setup, teardown), cmocka_unit_test_setup_teardown(test_expiry_waits, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_swept, setup, teardown),
