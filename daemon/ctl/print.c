@@ -163,6 +163,18 @@ static void print_parts(FILE *out, json_t *parts, const char *what)
 			al(d, "live_al"), num(d, "requests"), what, al(d, "lower"), al(d, "upper"));
 }
 
+/* The same older requests under the last version that was judged while they were asked. */
+static void print_before(FILE *out, json_t *pinned)
+{
+	const char *name;
+	json_t *d, *before;
+
+	json_object_foreach(pinned, name, d)
+		if ((before = json_object_get(d, "before")))
+			fprintf(out, "          %-12s %s under version %lld on the same (difference between %s and %s)\n", plain(name), al(before, "accept_length"),
+				num(before, "version"), al(before, "lower"), al(before, "upper"));
+}
+
 static void print_gate(FILE *out, const json_t *verdict)
 {
 
@@ -173,6 +185,7 @@ static void print_gate(FILE *out, const json_t *verdict)
 	fprintf(out, "gate      %s against version %lld: %s\n", str(verdict, "verdict"), num(verdict, "against"), plain(str(verdict, "reason")));
 	print_parts(out, json_object_get(verdict, "domains"), "requests");
 	print_parts(out, json_object_get(verdict, "pinned"), "pinned older ones");
+	print_before(out, json_object_get(verdict, "pinned"));
 }
 
 void print_show(FILE *out, const json_t *params)
