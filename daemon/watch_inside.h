@@ -67,7 +67,7 @@ struct watch {
 	bool denied_said;     /* that we may not read the topic, since we last might */
 	bool was_absent;      /* the broker said there is no such topic: what comes is all new */
 	struct watch_place *place; /* owned; of each assigned partition */
-	uint64_t back_us;     /* when to look back next */
+	_Atomic uint64_t back_us; /* when to look back next; atomic for a test that does not wait for it */
 	int wake[2];          /* a pipe: the library writes when something has come, watch_disconnect when it is over; -1 = none */
 };
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -300,6 +301,7 @@ struct mocked {
 	rd_kafka_t *p;
 	rd_kafka_mock_cluster_t *mock;
 	struct watch *w;
+	int produced;
 };
 
 static void mocked_start(struct mocked *m, int brokers, int partitions)
@@ -307,6 +309,7 @@ static void mocked_start(struct mocked *m, int brokers, int partitions)
 	struct errtext e;
 	char why[128];
 
+	m->produced = 0;
 	m->p = rd_kafka_new(RD_KAFKA_PRODUCER, rd_kafka_conf_new(), why, sizeof why);
 	assert_non_null(m->p);
 	m->mock = rd_kafka_mock_cluster_new(m->p, brokers);
@@ -340,6 +343,7 @@ static void mocked_produce(struct mocked *m, int n, size_t len)
 		rd_kafka_producev(m->p, RD_KAFKA_V_TOPIC("rounds"), RD_KAFKA_V_PARTITION(0), RD_KAFKA_V_VALUE(value, len), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_END);
 		rd_kafka_flush(m->p, 10000);
 	}
+	m->produced += n;
 	free(value);
 }
 
@@ -410,11 +414,60 @@ static void retention_passes(void **state)
 	mocked_end(&m);
 }
 
+static void is_read(struct mocked *m, json_int_t bad)
+{
+	uint64_t until = clock_us() + 60000000;
+
+	while (kafka_number(m->w, "bad") < bad && clock_us() < until)
+		usleep(20000);
+	assert_int_equal(kafka_number(m->w, "bad"), bad);
+}
+
+/* Now, and one record more, which shows that what came again before it was passed over. */
+static void looks_back(struct mocked *m)
+{
+	json_int_t bad = kafka_number(m->w, "bad");
+	uint64_t until = clock_us() + 60000000;
+
+	atomic_store(&m->w->back_us, 0);
+	while (!atomic_load(&m->w->back_us) && clock_us() < until)
+		usleep(20000);
+	mocked_produce(m, 1, 10);
+	is_read(m, bad + 1);
+}
+
+/* A look back reads again what was taken since the mark, and counts none of it; a mark that has passed retention is no loss. */
+static void a_look_back_counts_nothing(void **state)
+{
+	struct mocked m;
+	json_int_t bad, first;
+
+	(void)state;
+	mocked_start(&m, 1, 1);
+	until_read(&m, 1);
+	first = m.w->place[0].mark; /* the first one that was read, until we look back */
+	mocked_produce(&m, 20, 10);
+	is_read(&m, m.produced - first);
+	looks_back(&m);
+	looks_back(&m);
+	bad = kafka_number(m.w, "bad");
+	for (int i = 0; i < 14; i++) { /* one by one, so that each is read before it is gone */
+		mocked_produce(&m, 1, 900000);
+		is_read(&m, bad + i + 1);
+	}
+	looks_back(&m);
+	looks_back(&m);
+	assert_int_equal(kafka_number(m.w, "lost"), 0);
+	assert_int_equal(kafka_number(m.w, "gaps"), 0);
+	mocked_end(&m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(means), cmocka_unit_test(bounded), cmocka_unit_test(who_comes_back_begins_anew), cmocka_unit_test(records_of_another_target_are_not_ours),
 					   cmocka_unit_test(an_absent_broker_is_no_matter), cmocka_unit_test(a_log_made_anew_is_known_by_a_record),
 					   cmocka_unit_test(reads_what_is_produced), cmocka_unit_test(a_refusal_is_said_once),
-					   cmocka_unit_test(a_leader_moves), cmocka_unit_test(retention_passes)};
+					   cmocka_unit_test(a_leader_moves), cmocka_unit_test(retention_passes),
+					   cmocka_unit_test(a_look_back_counts_nothing)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
