@@ -7,6 +7,7 @@
  */
 #include "learn/pinned.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/base/mix.h"
@@ -14,42 +15,45 @@
 enum { ROWS_EACH = 512, FILLING = 2, FULL = 16 }; /* rows: of a member, on average; one of so many is drawn */
 
 struct sum { int n; int64_t rows; uint64_t bytes; };
+struct share { char domain[32]; struct sum of; };
+struct shares { int n; struct share v[PINNED_DOMAINS]; };
 
-static struct sum of(const struct run *r)
+static struct sum plus(struct sum s, const struct run *r)
 {
-	struct sum s = {1, r->n, 0};
 	for (int i = 0; i < r->n_refs; i++)
 		s.bytes += r->refs[i].len;
+	s.n++;
+	s.rows += r->n;
 	return s;
 }
 
-/* Of a domain's members, those behind the first `from` runs. */
-static struct sum members(const struct learner *l, const char *domain, int from)
+/* A domain's entry, a new one where there is none yet; NULL: there are too many. */
+static struct share *share_of(struct shares *t, const char *domain)
 {
-	struct sum s = {0};
-	for (int i = from; i < l->runs.n; i++) {
-		const struct run *r = &l->runs.v[i];
-		if (r->state != RUN_PINNED || strcmp(r->domain, domain) != 0)
-			continue;
-		struct sum x = of(r);
-		s = (struct sum){s.n + 1, s.rows + x.rows, s.bytes + x.bytes};
+	for (int i = 0; i < t->n; i++)
+		if (!strcmp(t->v[i].domain, domain))
+			return &t->v[i];
+	if (t->n == PINNED_DOMAINS)
+		return NULL;
+	(void)snprintf(t->v[t->n].domain, sizeof t->v->domain, "%s", domain);
+	return &t->v[t->n++];
+}
+
+static void count(const struct learner *l, struct shares *t)
+{
+	*t = (struct shares){0};
+	for (int i = 0; i < l->runs.n; i++) {
+		struct share *h = l->runs.v[i].state == RUN_PINNED ? share_of(t, l->runs.v[i].domain) : NULL;
+		if (h)
+			h->of = plus(h->of, &l->runs.v[i]);
 	}
-	return s;
-}
-
-static int domains(const struct learner *l)
-{
-	int n = 0;
-	for (int i = 0; i < l->runs.n; i++)
-		n += l->runs.v[i].state == RUN_PINNED && members(l, l->runs.v[i].domain, i + 1).n == 0; /* its last one */
-	return n;
 }
 
 static bool fits(const struct learner *l, struct sum s, const struct run *r, int n_domains)
 {
-	struct sum x = of(r);
+	struct sum x = plus(s, r);
 	int most = l->o.heldout_pinned;
-	return s.n < most && s.rows + x.rows <= (int64_t)most * ROWS_EACH && s.bytes + x.bytes <= l->o.pool_bytes / 8 / (uint64_t)n_domains;
+	return x.n <= most && x.rows <= (int64_t)most * ROWS_EACH && x.bytes <= l->o.pool_bytes / 8 / (uint64_t)n_domains;
 }
 
 /* A counter random number of (seed, run), from another stream than the sample that is kept to be replayed. */
@@ -58,24 +62,33 @@ static uint64_t chance(const struct learner *l, const struct run *r)
 	return mix64(~l->o.seed * MIX_OTHER + r->id);
 }
 
-static bool drawn(const struct learner *l, const struct run *r)
+/* A held-out run joins the members of its domain, or not. */
+static void draw(const struct learner *l, struct shares *t, struct run *r)
 {
-	struct sum s = members(l, r->domain, 0);
-	int n = domains(l) + (s.n == 0);
-	if (r->pos0 || r->bad || n > PINNED_DOMAINS || !fits(l, (struct sum){0}, r, n))
-		return false;
-	return chance(l, r) % (fits(l, s, r, n) ? FILLING : FULL) == 0;
+	struct share *h = r->pos0 || r->bad ? NULL : share_of(t, r->domain);
+	if (!h)
+		return;
+	if (fits(l, (struct sum){0}, r, t->n) && chance(l, r) % (fits(l, h->of, r, t->n) ? FILLING : FULL) == 0) {
+		r->state = RUN_PINNED;
+		h->of = plus(h->of, r);
+	}
+	if (!h->of.n)
+		t->n--; /* a domain without a member takes no share: it was the newest entry */
 }
 
 void pinned_draw(struct learner *l)
 {
+	struct shares t, stay = {0};
+	count(l, &t);
 	for (int i = 0; i < l->runs.n; i++)
-		if (l->runs.v[i].state == RUN_HELD_OUT && drawn(l, &l->runs.v[i]))
-			l->runs.v[i].state = RUN_PINNED;
-	int n = domains(l);
+		if (l->runs.v[i].state == RUN_HELD_OUT)
+			draw(l, &t, &l->runs.v[i]);
 	for (int i = l->runs.n - 1; i >= 0; i--) { /* the newest stay */
 		struct run *r = &l->runs.v[i];
-		if (r->state == RUN_PINNED && !fits(l, members(l, r->domain, i + 1), r, n))
+		struct share *h = r->state == RUN_PINNED ? share_of(&stay, r->domain) : NULL;
+		if (h && fits(l, h->of, r, t.n))
+			h->of = plus(h->of, r);
+		else if (r->state == RUN_PINNED)
 			r->state = RUN_TRAINED; /* free: to be replayed, as others of its time are */
 	}
 }
@@ -93,9 +106,10 @@ void pinned_quarantine(struct learner *l, uint32_t version)
 
 json_t *pinned_count(const struct learner *l)
 {
+	struct shares t;
 	json_t *j = json_object();
-	for (int i = 0; j && i < l->runs.n; i++)
-		if (l->runs.v[i].state == RUN_PINNED && !json_object_get(j, l->runs.v[i].domain))
-			(void)json_object_set_new(j, l->runs.v[i].domain, json_integer(members(l, l->runs.v[i].domain, i).n));
+	count(l, &t);
+	for (int i = 0; j && i < t.n; i++)
+		(void)json_object_set_new(j, t.v[i].domain, json_integer(t.v[i].of.n));
 	return j;
 }
