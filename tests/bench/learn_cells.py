@@ -76,6 +76,32 @@ def payload(args, results):
     print("\n".join("  " + line for line in payload_bench.table(rows)))
 
 
+def replay(args, results):
+    """Rows a processor second that replay goes through (k = 5) against those that training does, on the same records: an epoch and a replay of all of them, in turn."""
+    work = Path(tempfile.mkdtemp(prefix="rdb-replay-"))
+    n, repeats = (4, 1) if args.smoke else (24, max(2, args.pairs // 3))
+    rates = {"train": [], "replay": []}
+    try:
+        pool, draft = work / "records", work / "base"
+        pool.mkdir()
+        asked = [p for pair in zip(*(ring[: n // 2] for ring in prompts.load(args.data, 12, 420).values())) for p in pair]
+        with Server(args, 2, work / "store", broker=True, max_seqs=4, max_context=1024) as s:
+            record(args, s, asked, pool, 32 if args.smoke else 80)
+        random_draft.write(draft, args.shape) if args.smoke else unpack_base(args, draft)
+        common = ["--store", work / "store", "--from_pool", pool, "--threads", 1]
+        for i in range(repeats):
+            text, cpu = payload_bench.cpu_of([args.bin / "redraft-learn", "train", "--json", "--from_draft", draft, "--out", work / f"out{i}", "--epochs", 1, "--eval.tokens", 0,
+                                              "--heldout.domain_max", 1, "--nice", 0, *common])
+            rows = json.loads(text.splitlines()[-1])["tokens"]
+            rates["train"].append(rows / cpu)
+            _, cpu = payload_bench.cpu_of([args.bin / "redraft-learn", "replay", "--json", "on", "--draft", draft, *common])
+            rates["replay"].append(rows / cpu)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    each = [b / a for a, b in zip(rates["train"], rates["replay"])]
+    results.add("replay, k = 5, starting and reading included", statistics.median(rates["replay"]), "rows/cpu s", 1, "training", statistics.median(each), (min(each), max(each)))
+
+
 class Governed:
     """A learner beside a server, with as many threads as it; its pace is set by SIGHUP."""
 
