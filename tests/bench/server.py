@@ -143,7 +143,9 @@ class LlamaServer:
 
     def __init__(self, model, threads, slots, context):
         self.model, self.threads, self.slots, self.context = model, threads, slots, context
-        self.flags = ["-t", threads, "-np", slots, "-c", slots * context, "-b", 2048, "--no-mmap", "--no-webui"]
+        known = subprocess.run([self.program(), "--help"], capture_output=True, text=True, check=False).stdout
+        unmapped = ["--load-mode", "none"] if "--load-mode" in known else ["--no-mmap"]  # the newer name first
+        self.flags = ["-t", threads, "-np", slots, "-c", slots * context, "-b", 2048, *unmapped, "--no-webui"]
 
     @staticmethod
     def program():
