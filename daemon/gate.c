@@ -314,7 +314,14 @@ void gate_guard(const struct gate_rules *g, const struct gate_pair *pinned, int 
 	uint32_t reference = 0;
 	int tests;
 
-	tests = v->n_pinned = x && room ? gate_domains(pinned, n, names) : 0;
+	if (n && (!x || !room)) {
+		free(room);
+		free(x);
+		if (v->outcome == GATE_ACCEPT) /* nobody is let in unheard */
+			gate_say(v, GATE_UNDECIDED, "out of memory for the pinned requests");
+		return;
+	}
+	tests = v->n_pinned = gate_domains(pinned, n, names);
 	rules.clip *= gate_pinned_clip;
 	for (int i = 0; i < v->n_pinned; i++)
 		tests += gate_referred(pinned, n, names[i], room, &reference) > 0;

@@ -162,26 +162,30 @@ void ro_op_end(struct rollout *r)
 	r->op.id++;
 }
 
+struct ro_action *ro_begin(struct rollout *r, struct ro_actions *a, enum ro_phase phase, enum ro_action_kind kind, uint32_t version)
+{
+	struct ro_action *x = ro_do(a, kind, version);
+
+	r->op.phase = phase;
+	r->op.since_us = r->now_us;
+	r->op.version = version;
+	x->id = ++r->op.id;
+	x->generation = r->serve_generation;
+	return x;
+}
+
 void ro_load(struct rollout *r, struct ro_actions *a, enum ro_why why, uint32_t version)
 {
-	r->op.phase = RO_LOADING;
-	r->op.since_us = r->now_us;
 	r->op.why = why;
-	r->op.version = version;
-	ro_do(a, RO_DO_LOAD, version)->id = ++r->op.id;
+	(void)ro_begin(r, a, RO_LOADING, RO_DO_LOAD, version);
 }
 
 void ro_activate(struct rollout *r, struct ro_actions *a, uint32_t version, bool all, bool checked)
 {
-	struct ro_action *x = ro_do(a, RO_DO_ACTIVATE, version);
+	struct ro_action *x = ro_begin(r, a, RO_ACTIVATING, RO_DO_ACTIVATE, version);
 
-	r->op.phase = RO_ACTIVATING;
-	r->op.since_us = r->now_us;
-	r->op.version = version;
-	x->id = ++r->op.id;
 	x->all = all;
 	x->checked = checked;
-	x->generation = r->serve_generation;
 	if (r->op.why == RO_WHY_BACK)
 		snprintf(x->text, sizeof x->text, "%s", r->op.request);
 	x->by_operator = r->op.why == RO_WHY_OPERATOR || (r->op.why == RO_WHY_BACK && !r->op.by_itself);

@@ -39,15 +39,10 @@ bool ro_canary_agrees(const struct rollout *r)
 
 static void send(struct rollout *r, struct ro_actions *a, uint32_t version, uint32_t permille, const char *salt)
 {
-	struct ro_action *x = ro_do(a, RO_DO_CANARY, version);
+	struct ro_action *x = ro_begin(r, a, RO_CANARYING, RO_DO_CANARY, version);
 
-	r->op.phase = RO_CANARYING;
-	r->op.since_us = r->now_us;
-	r->op.version = version;
-	x->id = ++r->op.id;
 	x->permille = permille;
 	x->checked = version != 0;
-	x->generation = r->serve_generation;
 	snprintf(x->text, sizeof x->text, "%s", salt);
 }
 

@@ -15,6 +15,8 @@ bool ro_was_rolled_back(const struct version_entry *v); /* and so what is made f
 /* Candidates and gated versions were made from what is being left: none may go live. */
 void ro_drop_pending(struct rollout *r, struct ro_actions *a, const char *why);
 void ro_op_end(struct rollout *r);
+/* An operation against the server begins: what is asked of it, under a new id. */
+struct ro_action *ro_begin(struct rollout *r, struct ro_actions *a, enum ro_phase phase, enum ro_action_kind kind, uint32_t version);
 void ro_load(struct rollout *r, struct ro_actions *a, enum ro_why why, uint32_t version);
 /* Reason of a version that must not be gone on from; the prefix is read back. */
 void PRINTF(4, 5) ro_quarantine(struct rollout *r, struct ro_actions *a, uint32_t version, const char *fmt, ...);

@@ -180,14 +180,12 @@ bool ro_gone_back(const struct rollout *r, const struct ro_event *ev)
 
 void ro_adopt(struct rollout *r, const struct ro_event *ev, struct ro_actions *a)
 {
-	uint32_t left[16], version;
+	uint32_t left;
 	int n = 0;
 
-	for (int i = 0; n < 16 && (version = ro_next_left(r, ev, &i));)
-		left[n++] = version;
-	for (int i = 0; i < n; i++) {
-		ro_quarantine(r, a, left[i], "%s", ev->by_operator ? "rolled back at the server" : "rolled back by redraftd, which died before it wrote down why");
-		if (r->s.canary.version == left[i])
+	for (int i = 0; (left = ro_next_left(r, ev, &i)); n++) {
+		ro_quarantine(r, a, left, "%s", ev->by_operator ? "rolled back at the server" : "rolled back by redraftd, which died before it wrote down why");
+		if (r->s.canary.version == left)
 			ro_canary_forget(r);
 	}
 	if (r->s.pin != ev->version)

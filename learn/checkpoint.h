@@ -28,7 +28,6 @@ struct checkpoint {
 int MUSTCHECK checkpoint_room(struct checkpoint *c, bool average, bool anchor);
 void checkpoint_make_pages(struct checkpoint *c); /* touches all of the room: making its pages takes longer than filling them. Any thread */
 /* What a killed write left behind in the folder is removed first. Any thread. */
-
 int MUSTCHECK checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c, struct errtext *e);
 /* The newest whole one. -ENOENT: none (also when all are damaged: *ret_damaged says how many). -ENOTSUP with e: whole, but another
  * program's; older ones are not taken in its place. */

@@ -140,9 +140,11 @@ static int pair_pinned(struct learner *l, const struct evaluate_older *older, co
 		for (int i = 0; i < l->runs.n && !r; i++) {
 			const struct run *run = &l->runs.v[i];
 			int named = 0;
+			if (run->state != RUN_PINNED)
+				continue;
 			while (named < older->n && strcmp(older->v[named].domain, run->domain) != 0)
 				named++;
-			if (run->state == RUN_PINNED && (at < 0 ? named == older->n : named == at))
+			if (named == (at < 0 ? older->n : at))
 				r = pair(l, run, v, k, t, &n_t, pairs);
 		}
 		draft_done(&d);

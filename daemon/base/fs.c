@@ -146,21 +146,22 @@ int fs_sync_dir(const char *path)
 static int64_t fs_copy_bytes(int in, int out)
 {
 	enum { COPY = 1 << 20 };
-	char *buf = malloc(COPY);
-	ssize_t n = 0, w = 0;
+	uint8_t *buf = malloc(COPY);
+	ssize_t n = 1;
 	int64_t all = 0;
+	int r = buf ? 0 : -ENOMEM;
 
-	if (!buf)
-		return -ENOMEM;
-	while (w >= 0 && (n = read(in, buf, COPY)) > 0) {
-		for (ssize_t at = 0; at < n && w >= 0; at += w)
-			w = write(out, buf + at, (size_t)(n - at));
+	while (!r && n) {
+		n = read(in, buf, COPY);
+		if (n < 0 && errno == EINTR)
+			continue;
+		r = n < 0 ? -errno : fs_write_all(out, buf, (size_t)n);
 		all += n;
 	}
-	if (n < 0 || w < 0 || fsync(out) < 0)
-		all = -errno;
+	if (!r && fsync(out) < 0)
+		r = -errno;
 	free(buf);
-	return all;
+	return r ? r : all;
 }
 
 int64_t fs_copy(const char *from, const char *to)

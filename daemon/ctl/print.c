@@ -177,7 +177,6 @@ static void print_before(FILE *out, json_t *pinned)
 
 static void print_gate(FILE *out, const json_t *verdict)
 {
-
 	if (!json_is_object(verdict)) {
 		fputs("gate      no verdict\n", out);
 		return;

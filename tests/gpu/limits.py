@@ -1,4 +1,4 @@
-"""The lines of make bench-gpu against issue 7's limits: a table for people; nothing fails here, since a figure is a figure."""
+"""The lines of make bench-gpu against the limits that are aimed at: a table for people; nothing fails here, since a figure is a figure."""
 import json
 import sys
 

@@ -15,6 +15,7 @@
 #include "daemon/base/metrics.h"
 #include "daemon/fleet.h"
 #include "daemon/watch.h"
+#include "tests/unit/daemon/ask.h"
 #include "tests/unit/daemon/books.h"
 #include "tests/unit/daemon/peers.h"
 
@@ -138,25 +139,6 @@ static int teardown(void **state)
 }
 
 /* ---- asking ---- */
-
-static int ask(const char *method, json_t *params, json_t **ret, struct errtext *e)
-{
-	char full[80];
-
-	snprintf(full, sizeof full, "io.redraft.Daemon.%s", method);
-	*ret = NULL;
-	return rpc_call_sync(fixture_path("daemon/control.sock"), full, params, 60000, ret, e);
-}
-
-static json_t *must(const char *method, json_t *params)
-{
-	struct errtext e = {.text = ""};
-	json_t *out;
-
-	if (ask(method, params, &out, &e))
-		fail_msg("%s: %s", method, e.text);
-	return out;
-}
 
 static inline void must_fail(const char *method, json_t *params, const char *error)
 {

@@ -351,12 +351,12 @@ static void a_restart_goes_on(void **state)
 	WAIT_FOR(field("live") == 3);
 }
 
-/* redraftd is away; an operator rolls back at the server; redraftd returns */
-static void an_override_is_taken_over(void **state)
+/* Version 2 is live; redraftd is away, somebody goes back to 1 at the server; redraftd returns and takes that over. left: what the server
+ * tells that it was moved back from; 0: it is one that does not tell. */
+static void gone_back_meanwhile(const char *source, uint32_t left, bool held)
 {
 	json_t *out;
 
-	(void)state;
 	both_on();
 	daemon_start();
 	live_up_to(2);
@@ -365,16 +365,24 @@ static void an_override_is_taken_over(void **state)
 	peers.live = 1;
 	peers.previous = 0;
 	peers.generation++;
-	snprintf(peers.source, sizeof peers.source, "operator");
+	snprintf(peers.source, sizeof peers.source, "%s", source);
+	peers.tells_left = left != 0;
+	peers.left = left;
 	pthread_mutex_unlock(&peers.lock);
 	daemon_start();
 	WAIT_FOR(field("live") == 1);
 	assert_true(state_is(2, "quarantined"));
 	out = must("Status", NULL);
-	assert_true(json_is_true(json_object_get(out, "hold")));
+	assert_int_equal(json_is_true(json_object_get(out, "hold")), held);
 	json_decref(out);
 	WAIT_FOR(peers_was_told(&peers, "2 quarantined") && peers.rebased == 1);
 	assert_int_equal(peers.n_activations, 2); /* the server was left as it was */
+}
+
+static void an_override_is_taken_over(void **state)
+{
+	(void)state;
+	gone_back_meanwhile("operator", 0, true);
 	submit("next", 0.9f, 1);
 	WAIT_FOR(state_is(3, "gated"));
 	usleep(150000);
@@ -386,29 +394,8 @@ static void an_override_is_taken_over(void **state)
 /* redraftd went back by itself and died before it wrote that down: what it left does not come back, and nothing is held for it. */
 static void its_own_way_back_is_taken_over(void **state)
 {
-	json_t *out;
-
 	(void)state;
-	both_on();
-	daemon_start();
-	live_up_to(2);
-	daemon_stop();
-	pthread_mutex_lock(&peers.lock);
-	peers.live = 1;
-	peers.previous = 0;
-	peers.generation++;
-	snprintf(peers.source, sizeof peers.source, "daemon");
-	peers.tells_left = true;
-	peers.left = 2;
-	pthread_mutex_unlock(&peers.lock);
-	daemon_start();
-	WAIT_FOR(field("live") == 1);
-	assert_true(state_is(2, "quarantined"));
-	out = must("Status", NULL);
-	assert_false(json_is_true(json_object_get(out, "hold")));
-	json_decref(out);
-	WAIT_FOR(peers_was_told(&peers, "2 quarantined") && peers.rebased == 1);
-	assert_int_equal(peers.n_activations, 2); /* the server was left as it was */
+	gone_back_meanwhile("daemon", 2, false);
 	submit("next", 0.9f, 1);
 	WAIT_FOR(field("live") == 3);
 }

@@ -11,26 +11,8 @@
 #include <cmocka.h>
 #include "daemon/base/clock.h"
 #include "schemas/audit.h"
+#include "tests/unit/daemon/ask.h"
 #include "tests/unit/daemon/whole.h"
-
-static int call(const char *method, json_t *params, json_t **ret, struct errtext *e)
-{
-	char name[64];
-
-	*ret = NULL;
-	snprintf(name, sizeof name, "io.redraft.Daemon.%s", method);
-	return rpc_call_sync(fixture_path("daemon/control.sock"), name, params, 30000, ret, e);
-}
-
-static json_t *done(const char *method, json_t *params)
-{
-	struct errtext e = {.text = ""};
-	json_t *out;
-
-	if (call(method, params, &out, &e))
-		fail_msg("%s: %s", method, e.text);
-	return out;
-}
 
 /* The log's last record of that name; new reference. */
 static json_t *last_of(const char *what)
@@ -67,7 +49,7 @@ static void what_is_answered_is_in_the_log(void **state)
 	for (int i = 0; i < 4; i++) {
 		bool after = verbs[i][2][0];
 
-		out = done(verbs[i][0], json_pack("{s:s}", "reason", "a test"));
+		out = must(verbs[i][0], json_pack("{s:s}", "reason", "a test"));
 		assert_true(json_is_true(json_object_get(out, "audited")));
 		json_decref(out);
 		r = last_of(verbs[i][0]);
@@ -84,16 +66,16 @@ static void a_log_that_cannot_be_written_is_owned_up_to(void **state)
 
 	(void)state;
 	whole_run();
-	json_decref(done("Hold", NULL));
+	json_decref(must("Hold", NULL));
 	assert_int_equal(fs_remove_tree(fixture_path("audit")), 0);
 	assert_int_equal(fs_write_atomic(fixture_path("audit"), "x", 1), 0); /* a file where the folder was: also root cannot write there */
-	out = done("PauseRollout", NULL);
+	out = must("PauseRollout", NULL);
 	assert_true(json_is_false(json_object_get(out, "audited")));
 	json_decref(out);
-	out = done("Status", NULL);
+	out = must("Status", NULL);
 	assert_true(json_is_true(json_object_get(out, "paused")));
 	json_decref(out);
-	out = done("ResumeRollout", NULL); /* it waits behind the other */
+	out = must("ResumeRollout", NULL); /* it waits behind the other */
 	assert_true(json_is_false(json_object_get(out, "audited")));
 	json_decref(out);
 }
@@ -125,7 +107,7 @@ static void what_the_learner_refuses_is_declared(void **state)
 		peers.purge_error = said[i][0];
 		pthread_mutex_unlock(&peers.lock);
 		do /* the learner may be on its way up */
-			r = call("Purge", json_pack("{s:s}", "tenant", "0123456789abcdef"), &out, &e);
+			r = ask("Purge", json_pack("{s:s}", "tenant", "0123456789abcdef"), &out, &e);
 		while (r == RPC_E_REMOTE && strstr(e.text, "LearnerAbsent") && clock_us() < until);
 		assert_int_equal(r, RPC_E_REMOTE);
 		if (strncmp(e.text, said[i][1], strlen(said[i][1])) != 0)
@@ -137,7 +119,7 @@ static void what_the_learner_refuses_is_declared(void **state)
 	peers.purge_error = NULL;
 	pthread_mutex_unlock(&peers.lock);
 	free(idl);
-	out = done("Purge", json_pack("{s:s}", "tenant", "0123456789abcdef"));
+	out = must("Purge", json_pack("{s:s}", "tenant", "0123456789abcdef"));
 	assert_int_equal(json_integer_value(json_object_get(out, "records")), 2);
 	assert_true(json_is_true(json_object_get(out, "audited")));
 	json_decref(out);
