@@ -14,7 +14,7 @@
 #   make soak       32 clients, hang-ups, switches, a broker that comes and goes: nothing leaks, nothing changes (MINUTES=30)
 #   make cuda       build/release/lib/redraft/redraft-cuda.so, with an installed CUDA toolkit or one fetched as wheels (640 MB, once)
 #   make check-gpu  the kernels', trainer's and engine's tests on a real GPU; says why not where there is none
-#   make bench-gpu  decode and training rates of a real GPU against its limits and torch's; says why not where there is none
+#   make bench-gpu  decode, training, capture and switches on a real GPU against its limits and torch's; says why not where there is none
 #   make bench-adapt  a stream of changing domains: what is followed, what is kept (hours; QUICK=1 minutes)
 #   make sims       how well the daemon judges, in simulation: gate, canary, drift (RUNS=40 WEEKS=2 SEED=1; the README's are 200, 400 and 20)
 #   make faults     a server with faults that can be switched on (serve/fault.h): build/release/faults/bin/redraft-serve
@@ -180,7 +180,8 @@ $(filter $(B)/tests/kernels/% $(B)/tests/cross/%,$(UNIT_BIN)) $(B)/tests/learn/t
 # Benches below the programs: build/release/bench/bench_<name>
 $(B)/bench/bench_kernels: $(B)/tests/bench/bench_kernels.o $(call obj,$(KERNELS) $(BASE))
 $(B)/bench/bench_gpu: $(B)/tests/bench/bench_gpu.o $(call obj,$(KERNELS) $(BASE))
-$(B)/bench/bench_gpu $(B)/bench/bench_ranks: LDFLAGS += -Wl,-rpath,'$$ORIGIN/../lib/redraft'
+$(B)/bench/bench_gpu_serve: $(B)/tests/bench/bench_gpu_serve.o $(call obj,$(ROOMS.serve))
+$(B)/bench/bench_gpu $(B)/bench/bench_gpu_serve $(B)/bench/bench_ranks: LDFLAGS += -Wl,-rpath,'$$ORIGIN/../lib/redraft'
 $(B)/bench/bench_tap: $(B)/tests/bench/bench_tap.o $(call obj,$(ROOMS.serve))
 $(B)/bench/bench_payload: $(B)/tests/bench/bench_payload.o $(call obj,$(SCHEMAS) $(BASE))
 $(B)/bench/bench_decode $(B)/bench/bench_ttt: $(B)/bench/bench_%: $(B)/tests/bench/bench_%.o $(call obj,$(ROOMS.cross))

@@ -1,8 +1,8 @@
 /* make bench-gpu: what the CUDA back end reaches of a GPU's own limits, one JSON object a line.
  *
  * The yardsticks are measured in the same run: memory by y = x over two large arrays, arithmetic by one
- * large bf16 product. Shapes are those of an 8B model (H 4096, I 14336, 32 heads on 8 of 128) and a draft of it. Limits that issue
- * 7 set: decode at one row at least 70 % of memory, a TTT step's products at least 40 % of bf16. Without a
+ * large bf16 product. Shapes are those of an 8B model (H 4096, I 14336, 32 heads on 8 of 128) and a draft of it. The
+ * limits: decode at one row at least 70 % of memory, a TTT step's products at least 40 % of bf16. Without a
  * GPU it says why and ends with 77; `--small` shrinks all shapes, so that the emulated device runs it in a test.
  */
 #include <stdlib.h>

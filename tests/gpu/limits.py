@@ -25,6 +25,23 @@ for math in ("strict", "fast"):
 for r in rows:
     if r.get("figure", "").startswith("ranks_step_") and "gemm, bf16 inside" in by:
         line(f"training: {r['figure'].rsplit('_', 1)[1]} rows, {r['steps']} steps, attention in its time, of a bf16 product", training(r, by["gemm, bf16 inside"]["value"]), 0.4)
+
+
+def bound(what, name, most, unit):
+    """A figure that must not be larger."""
+    if name in by:
+        got, q = by[name]["value"], by[name].get("quartiles")
+        print(f"  {what:62} {got:6.2f}{' [%.2f, %.2f]' % tuple(q) if q else ''} {unit} (limit {most:.2f}) {'' if got <= most else '  above'}")
+
+
+bound("capture: time per token, of without", "capture on, time per token against off", 1.03, "x")
+bound("  what the method sees of nothing: off, of off", "capture off again, against off", 1.03, "x")
+bound("  requests that lost rows", "capture, requests dropped", 0, "")
+if "longest gap without switches" in by:  # a switch falls between two rounds: a client may wait for one round more
+    most = by["longest gap without switches"]["value"] + 1
+    bound("switching every 50 ms: a client's longest gap", "longest gap while versions are switched", most, "rounds")
+    bound("loading and activating a version: a client's longest gap", "longest gap while a version is loaded and activated", most, "rounds")
+bound("answers that were not plain decoding's", "answers that were not plain decoding's", 0, "")
 for name in sorted(b for b in by if b.startswith("torch ") and "value" in by[b]):
     for math in ("fast ", ""):
         ours = by.get(name.replace("torch linear", f"linear {math}".strip()) if "linear" in name else name[6:])
