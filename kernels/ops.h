@@ -109,6 +109,10 @@ struct ttt_block {
  * 4, a float a row to multiply them by, both made of the bf16 as schemas/record_payload.c makes them, bit for bit. */
 enum pack_kind { PACK_BF16, PACK_FP8, PACK_INT8 };
 
+enum { OP_STAMPS = 128 };
+#define OP_GIVEN 0x80000000u
+#define OP_NO_NAME 0xFFFFFFFFu
+
 struct ops {
 	/* ---- memory ---- */
 	void *(*alloc)(struct dev *d, size_t bytes); /* zeroed, 64-byte aligned; NULL = out of memory */
@@ -119,6 +123,10 @@ struct ops {
 	int (*download)(struct dev *d, void *host, const void *src, size_t bytes); /* waits */
 	int (*zero)(struct dev *d, void *p, size_t bytes);
 	int (*sync)(struct dev *d); /* wait until all that was asked is done, and say whether it was */
+	/* Note the time at which all that was asked so far is done, as stamp i of OP_STAMPS; and, after sync, the ms from
+	 * stamp a to stamp b, below 0 where one of them could not be taken. */
+	void (*stamp)(struct dev *d, int i);
+	double (*lapse)(struct dev *d, int a, int b);
 
 	/* ---- weights ---- */
 	/* Pack src [N,K] of type src_type (host memory) as `type`. f32 to bf16 rounds to
@@ -126,8 +134,9 @@ struct ops {
 	int (*weight_pack)(struct dev *d, struct weight *ret, enum dtype type, int N, int K, const void *src, enum dtype src_type);
 	int (*weight_unpack)(struct dev *d, void *host_dst, const struct weight *w);
 	void (*weight_free)(struct dev *d, struct weight *w); /* zeroed struct is fine */
-	/* y[m,:] = w[ids[m],:]            y [M,K] */
-	int (*embed)(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, int M);
+	/* y[m,:] = w[ids[m],:]            y [M,K]. An id of OP_GIVEN | i stands for given[i], which the device
+	 * holds and the host may not know yet (topk_named's first); given NULL: there are none. */
+	int (*embed)(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, const uint32_t *given, int M);
 	/* y = x w^T (+ y when add)        y [M,N] ldy, x [M,K] ldx */
 	int (*linear)(struct dev *d, real *y, int ldy, const struct weight *w, const real *x, int ldx, int M, bool add);
 
@@ -146,6 +155,11 @@ struct ops {
 	int (*topk)(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
 	/* The same into alloc_shared memory, there after sync. */
 	int (*topk_async)(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
+
+	/* What a draft proposes after each row of its logits x [M,N]: the K best columns as names[column] and their
+	 * log-probabilities, best first; in a row whose log-sum-exp is not finite all are OP_NO_NAME. ids and logp [M,K] lie in alloc_shared
+	 * memory, there after sync. first [M] (alloc; NULL: not wanted) gets each row's best, or 0 where there is none: embed's `given`. names [N] (alloc). */
+	int (*topk_named)(struct dev *d, uint32_t *ids, float *logp, uint32_t *first, const real *x, int ldx, int M, int N, int K, const uint32_t *names);
 
 	/* ---- paged attention ---- */
 	int (*kv_new)(struct dev *d, struct kv_pool *p); /* sizes filled in by the caller */

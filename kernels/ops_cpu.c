@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void *cpu_alloc(struct dev *d, size_t bytes)
 {
@@ -42,6 +43,18 @@ static int cpu_sync(struct dev *d)
 	return 0;
 }
 
+static void cpu_stamp(struct dev *d, int i)
+{
+	struct timespec t;
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	cpu_of(d)->stamps[i] = (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static double cpu_lapse(struct dev *d, int a, int b)
+{
+	return cpu_of(d)->stamps[b] - cpu_of(d)->stamps[a];
+}
+
 extern const struct ops ops_cpu;
 const struct ops ops_cpu = {
 	.alloc = cpu_alloc,
@@ -54,6 +67,8 @@ const struct ops ops_cpu = {
 	.weight_pack = cpu_weight_pack,
 	.weight_unpack = cpu_weight_unpack,
 	.weight_free = cpu_weight_free,
+	.stamp = cpu_stamp,
+	.lapse = cpu_lapse,
 	.embed = cpu_embed,
 	.linear = cpu_linear,
 	.rmsnorm = cpu_rmsnorm,
@@ -63,6 +78,7 @@ const struct ops ops_cpu = {
 	.copy_rows = cpu_copy_rows,
 	.topk = cpu_topk,
 	.topk_async = cpu_topk,
+	.topk_named = cpu_topk_named,
 	.kv_new = cpu_kv_new,
 	.kv_free = cpu_kv_free,
 	.kv_write = cpu_kv_write,

@@ -8,14 +8,23 @@
 #include "kernels/ops.h"
 
 struct draft; /* one loaded version of one family */
-#define DRAFT_NONE 0xFFFFFFFFu /* no usable proposal */
+#define DRAFT_NONE OP_NO_NAME /* no usable proposal */
 
 struct draft_rows { /* M rows of several sequences; pairs (f_t, x_{t+1}) at position t */
 	int M;
 	const uint32_t *ids, *pos, *slots;
 	const struct attn_seq *seqs; int n_seqs;
+	const uint32_t *given;       /* ops.h embed: what ids may stand for */
 	const real *features;        /* [M,3*H_t] device, target's */
 	const uint32_t *last_rows;   /* [n_seqs] row of each sequence that continues into a proposal, or UINT32_MAX */
+};
+
+/* What a draft proposes, n rows of it: ops.h topk_named says what and when it is there. */
+struct draft_word {
+	int width;       /* of ids and logp [n,width], alloc_shared: target ids, log-probabilities over the draft's vocabulary, best first; all DRAFT_NONE when the logits are not finite */
+	uint32_t *ids;
+	float *logp;
+	uint32_t *first; /* [n] alloc: the best of each for the device's own use; NULL = not wanted */
 };
 
 struct draft_kind {
@@ -30,12 +39,11 @@ struct draft_kind {
 	void (*bind)(struct draft *x, struct dev *d);
 	int (*weights_sha)(const struct draft *x, char ret_hex[static 65]); /* of what is held */
 	int (*kv_shape)(const struct draft *x, struct kv_pool *ret); /* n_layer, n_kv, d */
-	/* Write KV for rows with real features; for sequence i with a last row, row i of ret_ids and ret_logp [n_seqs,width] are
-	 * its likeliest first proposals (target ids, log-probabilities over the draft's vocabulary, best first; all DRAFT_NONE when
-	 * the logits are not finite) and row i of ret_feedback [n_seqs,H] its feedback. Rows of sequences without a last row are left alone. */
-	int (*extend)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, int width, uint32_t *ret_ids, float *ret_logp, real *ret_feedback);
-	/* One level more: M proposals from the feedback [M,H] that led to them; overwrites feedback; ret_ids, ret_logp [M,width] what may follow each. */
-	int (*step)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, int width, real *feedback, uint32_t *ret_ids, float *ret_logp);
+	/* Write KV for rows with real features; row i of w and of ret_feedback [n,H] is what may follow the i-th of the sequences that
+	 * have a last row, and its feedback. w NULL: none has one. */
+	int (*extend)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, const struct draft_word *w, real *ret_feedback);
+	/* One level more: M rows from the feedback [M,H] that led to them; overwrites feedback; row i of w is what may follow row i. */
+	int (*step)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, const struct draft_word *w, real *feedback);
 	int (*hidden)(const struct draft *x); /* H, width of feedback */
 };
 extern const struct draft_kind draft_eagle3;

@@ -1,11 +1,11 @@
 /* The EAGLE-3 row of the draft table: a checkpoint folder becomes a packed layer
  * with its own reduced vocabulary; rows in, target ids out.
  *
- * Proposals are the largest logits over the draft's vocabulary, ties by lower draft id. Logits that are
+ * Proposals are the largest logits over the draft's vocabulary, ties by lower draft id; the device turns them into the
+ * target's ids, so that a chain can go on without the host. Logits that are
  * not finite (a corrupt checkpoint, an overflow) give DRAFT_NONE, and the engine decodes
  * that sequence plainly from there: a draft can cost speed, never an answer.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/model/eagle3.h"
@@ -17,14 +17,12 @@ struct draft {
 	struct dev *d;
 	struct eagle3 *m;
 	int64_t *d2t;                 /* [V_d], for the hash */
+	uint32_t *names;              /* [V_d] device: the target's id of each */
 	real *rows_fb;                /* [M,H] feedback of every row */
 	real *logits;                 /* [n,V_d] */
 	size_t n_rows_fb, n_logits;   /* reals held */
-	uint32_t *logit_rows;         /* [n] */
-	uint32_t *best;               /* [n,TREE_WIDTH] */
-	float *value, *lse;           /* [n,TREE_WIDTH] [n] */
-	int *seq_of;                  /* [n] sequence of each logit row */
-	int cap;                      /* n */
+	uint32_t *logit_rows;         /* [cap] */
+	int cap;
 };
 
 static int source_get(void *ctx, const char *name, struct tensor_view *ret, struct errtext *e)
@@ -75,14 +73,26 @@ static struct draft *e3_free(struct draft *x)
 	eagle3_free(x->m);
 	x->d->ops->free(x->d, x->rows_fb);
 	x->d->ops->free(x->d, x->logits);
+	x->d->ops->free(x->d, x->names);
 	free(x->d2t);
 	free(x->logit_rows);
-	free(x->best);
-	free(x->value);
-	free(x->lse);
-	free(x->seq_of);
 	free(x);
 	return NULL;
+}
+
+/* d2t as the device names its proposals: there once this returns */
+static int load_names(struct draft *x, int V_d)
+{
+	size_t bytes = (size_t)V_d * sizeof *x->names;
+	uint32_t *host = malloc(bytes);
+	x->names = x->d->ops->alloc(x->d, bytes);
+	int r = host && x->names ? 0 : -ENOMEM;
+	for (int i = 0; i < V_d && !r; i++)
+		host[i] = eagle3_target_id(x->m, (uint32_t)i);
+	r = r ? r : x->d->ops->upload(x->d, x->names, host, bytes);
+	r = r ? r : x->d->ops->sync(x->d);
+	free(host);
+	return r;
 }
 
 static int load_into(struct draft *x, const struct draft_files *f, const struct weight *embedding, const int *boundaries,
@@ -99,7 +109,8 @@ static int load_into(struct draft *x, const struct draft_files *f, const struct 
 	if (!x->d2t)
 		return -ENOMEM;
 	memcpy(x->d2t, draft_files_d2t(f), bytes);
-	return eagle3_load(x->d, &c, &src, x->d2t, embedding, type, &x->m, e);
+	r = eagle3_load(x->d, &c, &src, x->d2t, embedding, type, &x->m, e);
+	return r ? r : load_names(x, c.V_d);
 }
 
 static int e3_load(struct dev *d, const char *dir, const struct weight *embedding, int n_target_layers, const int *boundaries,
@@ -146,17 +157,9 @@ static int reserve(struct draft *x, int M, int n)
 	if (r || n <= x->cap)
 		return r;
 	free(x->logit_rows);
-	free(x->best);
-	free(x->value);
-	free(x->lse);
-	free(x->seq_of);
 	x->cap = 0;
 	x->logit_rows = malloc((size_t)n * sizeof *x->logit_rows);
-	x->best = malloc((size_t)n * TREE_WIDTH * sizeof *x->best);
-	x->value = malloc((size_t)n * TREE_WIDTH * sizeof *x->value);
-	x->lse = malloc((size_t)n * sizeof *x->lse);
-	x->seq_of = malloc((size_t)n * sizeof *x->seq_of);
-	if (!x->logit_rows || !x->best || !x->value || !x->lse || !x->seq_of)
+	if (!x->logit_rows)
 		return -ENOMEM;
 	x->cap = n;
 	return 0;
@@ -231,51 +234,38 @@ static int e3_kv_shape(const struct draft *x, struct kv_pool *ret)
 	return 0;
 }
 
-/* The `width` best of n logit rows, as target ids and log-probabilities. lse is finite only when every logit of the row is
- * no NaN and none is +inf. */
-static int best_ids(struct draft *x, int n, int width)
+static int propose(struct draft *x, int n, const struct draft_word *w)
 {
 	int V_d = eagle3_cfg(x->m)->V_d;
-	if (width < 1 || width > TREE_WIDTH || width > V_d)
+	if (w->width < 1 || w->width > TREE_WIDTH || w->width > V_d)
 		return -EINVAL;
-	int r = x->d->ops->topk(x->d, x->best, x->value, x->lse, x->logits, V_d, n, V_d, width);
-	for (int i = 0; !r && i < n * width; i++) {
-		float lse = x->lse[i / width];
-		bool fine = isfinite(lse) && x->best[i] < (uint32_t)V_d;
-		x->best[i] = fine ? eagle3_target_id(x->m, x->best[i]) : DRAFT_NONE;
-		x->value[i] -= lse;
-	}
-	return r;
+	return x->d->ops->topk_named(x->d, w->ids, w->logp, w->first, x->logits, V_d, n, V_d, w->width, x->names);
 }
 
-static int e3_extend(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, int width, uint32_t *ret_ids, float *ret_logp,
-		     real *ret_feedback)
+static struct eagle3_batch batch_of(const struct draft *x, const struct draft_rows *r, int n)
+{
+	return (struct eagle3_batch){.M = r->M, .ids = r->ids, .pos = r->pos, .slots = r->slots, .given = r->given, .seqs = r->seqs, .n_seqs = r->n_seqs,
+				     .logit_rows = x->logit_rows, .n_logits = n};
+}
+
+static int e3_extend(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, const struct draft_word *w, real *ret_feedback)
 {
 	int H = eagle3_cfg(x->m)->H, n = 0;
 	int r = reserve(x, rows->M, rows->n_seqs);
 	if (r)
 		return r;
 	for (int i = 0; i < rows->n_seqs; i++)
-		if (rows->last_rows[i] != UINT32_MAX) {
-			x->logit_rows[n] = rows->last_rows[i];
-			x->seq_of[n++] = i;
-		}
-	struct eagle3_batch b = {.M = rows->M, .ids = rows->ids, .pos = rows->pos, .slots = rows->slots, .seqs = rows->seqs,
-				 .n_seqs = rows->n_seqs, .logit_rows = x->logit_rows, .n_logits = n};
+		if (rows->last_rows[i] != UINT32_MAX)
+			x->logit_rows[n++] = rows->last_rows[i];
+	struct eagle3_batch b = batch_of(x, rows, n);
 	r = eagle3_forward(x->m, kv, &b, rows->features, NULL, x->rows_fb, x->logits);
-	if (!r && n)
-		r = best_ids(x, n, width);
-	for (int i = 0; !r && i < n; i++) {
-		size_t at = (size_t)x->seq_of[i], w = (size_t)width;
-		memcpy(ret_ids + at * w, x->best + (size_t)i * w, w * sizeof *ret_ids);
-		memcpy(ret_logp + at * w, x->value + (size_t)i * w, w * sizeof *ret_logp);
-		r = x->d->ops->copy_rows(x->d, ret_feedback + at * (size_t)H, H, x->rows_fb, H, &x->logit_rows[i], 1, H);
-	}
-	return r;
+	if (r || !n)
+		return r;
+	r = propose(x, n, w);
+	return r ? r : x->d->ops->copy_rows(x->d, ret_feedback, H, x->rows_fb, H, x->logit_rows, n, H);
 }
 
-static int e3_step(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, int width, real *feedback, uint32_t *ret_ids,
-		   float *ret_logp)
+static int e3_step(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, const struct draft_word *w, real *feedback)
 {
 	int n = rows->M;
 	int r = reserve(x, n, n);
@@ -283,16 +273,9 @@ static int e3_step(struct draft *x, struct kv_pool *kv, const struct draft_rows 
 		return r;
 	for (int i = 0; i < n; i++)
 		x->logit_rows[i] = (uint32_t)i;
-	struct eagle3_batch b = {.M = n, .ids = rows->ids, .pos = rows->pos, .slots = rows->slots, .seqs = rows->seqs,
-				 .n_seqs = rows->n_seqs, .logit_rows = x->logit_rows, .n_logits = n};
+	struct eagle3_batch b = batch_of(x, rows, n);
 	r = eagle3_forward(x->m, kv, &b, NULL, feedback, feedback, x->logits);
-	if (!r)
-		r = best_ids(x, n, width);
-	if (!r) {
-		memcpy(ret_ids, x->best, (size_t)(n * width) * sizeof *ret_ids);
-		memcpy(ret_logp, x->value, (size_t)(n * width) * sizeof *ret_logp);
-	}
-	return r;
+	return r ? r : propose(x, n, w);
 }
 
 static int e3_hidden(const struct draft *x)

@@ -44,6 +44,20 @@ struct piece {
 	enum finish why;
 };
 
+/* What drafts said that the host may not have seen yet (chain.c). Rows 0.. of ids and logp are TREE_WIDTH wide and one for each last
+ * extend; then comes a level of trees, then a token a row of chains. `first` has what of it the device goes on with: extends, then chains. */
+struct words {
+	uint32_t *ids; float *logp; /* alloc_shared */
+	uint32_t *first;            /* alloc: [max_seqs * ENGINE_MAX_K] */
+	int n_due, n_chained;       /* rows in use: of extends; of chains */
+};
+
+/* What parts of the round took, known after its wait (costs.c): entry i lies between stamps 2i and 2i+1. */
+struct costs {
+	struct { enum ctl_cost what; int rows; } of[OP_STAMPS / 2];
+	int n;
+};
+
 /* Position of the first token that is drawn for it. */
 static inline uint32_t piece_position(const struct piece *p)
 {
@@ -118,6 +132,8 @@ struct engine {
 	struct controller ctl;
 	struct tree trees[ENGINE_MAX_SEQS];
 	int width; /* of the widest tree of the slot that proposes */
+	struct words words;
+	struct costs costs;
 	real *features, *hidden, *logits; /* device: [max_rows,3H] [max_rows,H] [max logits,V] */
 	real *d_features;                 /* device: [max_rows,3H] gathered for a draft */
 	real *given, *whole;              /* the host's side of d_features and logits; the same where it reads the device's memory */
@@ -170,6 +186,24 @@ void reuse_carry(struct engine *g, struct session *s, int from);
 /* s, decoding, has no draft KV: it is made anew from what was kept of its rows. False: not enough was kept. */
 bool reuse_regain(struct engine *g, struct session *s);
 
+/* costs.c: from here to cost_end, the device does something for so many rows; an index for cost_end. */
+int cost_begin(struct engine *g, enum ctl_cost what, int rows);
+void cost_end(struct engine *g, int i);
+/* After the wait: tell the controller. The verification's ms come back instead, as the host's part is still to be added; below 0: unknown. */
+double costs_take(struct engine *g);
+
+/* chain.c: chains that the device draws without the host. */
+int words_new(struct engine *g);
+void words_free(struct engine *g);
+struct draft_word words_due(const struct engine *g);   /* where the next extend leaves what follows its last rows */
+struct draft_word words_level(const struct engine *g, int width); /* and a level of trees */
+/* Wait for what is due and take it: sessions know what may follow their root, or lose their draft. waited: it is there already. */
+void words_take(struct engine *g, bool waited);
+/* Queue chains of shape[i] for n sessions of a slot. */
+void chain_queue(struct engine *g, struct slot *sl, struct session **on, const struct draft_shape *shape, int n);
+/* After the round's wait, and after words_take: what they came to is this round's proposals. */
+void chain_take(struct engine *g, struct piece *p);
+
 /* propose.c: trees for every decoding session that can have one; fills s->proposed. */
 void propose_all(struct engine *g);
 /* extend.c: after a round. Chooses who drafts in the next one and writes draft KV for rows that became real. */
@@ -180,6 +214,8 @@ real *extend_pending(const struct engine *g, const struct session *s);
 struct draft *draft_weights(const struct engine *g, const struct slot *s);
 /* This session decodes plainly from here on. */
 void draft_drop(struct engine *g, struct session *s);
+/* Its proposals of this round are the tree's best. */
+void take_tree(struct session *s, const struct tree *t, int nodes, uint32_t version);
 /* Move to slot `to` (-1 = plain), keeping draft KV. A probe keeps the version it was asked for. */
 void draft_move(struct engine *g, struct session *s, int to);
 uint32_t session_version(const struct engine *g, const struct session *s);

@@ -48,6 +48,7 @@ static int check(const struct engine_options *o, struct errtext *e)
 static int alloc_arrays(struct engine *g)
 {
 	int r = reads_new(g, g->o.max_seqs * g->max_piece);
+	r = r ? r : words_new(g);
 	g->sampler = sampler_new(g->V);
 	if (r || !g->sampler)
 		return -ENOMEM;
@@ -139,6 +140,7 @@ struct engine *engine_free(struct engine *g)
 	real *const arrays[] = {g->pending, g->fb, g->fb_out, g->chain[0], g->chain[1]};
 	slots_done(&g->slots, d);
 	reads_free(g);
+	words_free(g);
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		d->ops->free(d, arrays[i]);
 	if (g->kv.n_pages)

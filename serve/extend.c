@@ -7,7 +7,6 @@
  */
 #include <math.h>
 #include <string.h>
-#include "daemon/base/clock.h"
 #include "serve/engine_core.h"
 #include "serve/fault.h"
 
@@ -86,40 +85,40 @@ static const real *gather_features(struct engine *g, const struct batch *x)
 	return r ? NULL : g->d_features;
 }
 
-static void take_first(struct engine *g, struct session *s, int i, const uint32_t *first, const float *logp)
+/* Sequence i of the batch, n-th of those with a last row, may go on: how, the device knows by now or later. */
+static void note_first(struct engine *g, struct session *s, int n)
 {
-	size_t at = (size_t)s->seat * (size_t)g->Hd, from = (size_t)i * (size_t)g->Hd;
-	if (first[0] >= (uint32_t)g->V || g->o.dev->ops->copy_rows(g->o.dev, g->fb + at, g->Hd, g->fb_out + from, g->Hd, NULL, 1, g->Hd)) {
+	size_t at = (size_t)s->seat * (size_t)g->Hd, from = (size_t)n * (size_t)g->Hd;
+	if (g->o.dev->ops->copy_rows(g->o.dev, g->fb + at, g->Hd, g->fb_out + from, g->Hd, NULL, 1, g->Hd)) {
 		draft_drop(g, s);
 		return;
 	}
-	memcpy(s->first, first, sizeof s->first);
-	memcpy(s->first_logp, logp, sizeof s->first_logp);
+	s->due = g->words.n_due + n;
 }
 
 static void run_batch(struct engine *g, struct slot *sl, struct batch *x)
 {
-	uint32_t first[ENGINE_MAX_SEQS * TREE_WIDTH];
-	float logp[ENGINE_MAX_SEQS * TREE_WIDTH];
 	struct rows *b = &g->db;
+	struct draft_word w = words_due(g);
+	int n = 0;
 	if (!b->n_seqs)
 		return;
-	uint64_t start = clock_us();
+	int cost = x->prompts ? -1 : cost_begin(g, CTL_EXTEND, b->M);
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
 			       .features = gather_features(g, x), .last_rows = x->last};
-	bool bad = !r.features || sl->kind->extend(draft_weights(g, sl), &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out);
-	for (int i = 0; i < b->n_seqs * TREE_WIDTH && !bad && FAULT(FAULT_CORRUPT_D2T); i++)
-		first[i] = (first[i] + 7) % (uint32_t)g->V;
-	if (!x->prompts)
-		controller_cost(&g->ctl, CTL_EXTEND, b->M, (double)(clock_us() - start) / 1e3);
+	bool bad = !r.features || sl->kind->extend(draft_weights(g, sl), &g->slots.kv, &r, &w, g->fb_out);
+	cost_end(g, cost);
 	for (int i = 0; i < b->n_seqs; i++) {
 		struct session *s = x->on[i];
 		s->n_pending = 0;
 		if (bad)
 			draft_drop(g, s);
 		else if (x->last[i] != UINT32_MAX)
-			take_first(g, s, i, first + (size_t)i * TREE_WIDTH, logp + (size_t)i * TREE_WIDTH);
+			note_first(g, s, n++);
 	}
+	g->words.n_due += n;
+	if (!g->o.dev->own_memory) /* it is there, and what is wrong with it is better known before the pages are kept */
+		words_take(g, true);
 	rows_reset(b);
 	x->prompts = false;
 }
@@ -150,6 +149,7 @@ static void extend_slot(struct engine *g, int slot)
 		if (s->slot != slot)
 			continue;
 		s->first[0] = DRAFT_NONE;
+		s->due = -1;
 		bool last = s->shape.depth > 0;
 		if (p->prefill) {
 			if (p->done && p->n_past / PAGE_TOK == s->n_kv / PAGE_TOK)
@@ -175,6 +175,7 @@ static void extend_slot(struct engine *g, int slot)
 
 void extend_all(struct engine *g)
 {
+	g->words.n_due = 0;
 	choose(g);
 	for (int i = 0; i < N_SLOTS; i++)
 		if (g->slots.s[i].state == SLOT_READY && g->slots.s[i].requests)

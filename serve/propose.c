@@ -1,4 +1,4 @@
-/* Drafting before the target's forward: trees of proposals.
+/* Drafting before the target's forward: trees of proposals (of chains that a device draws alone: chain.c).
  *
  * Sessions are batched per slot, and level by level. What may follow the root is already known from the
  * last extend; each further level feeds the tokens and the feedback that led to them. In the draft's KV
@@ -7,7 +7,6 @@
  * goes wrong in a draft (a failed operation, logits that are not finite) costs that
  * session its draft and nothing else.
  */
-#include "daemon/base/clock.h"
 #include "serve/engine_core.h"
 #include "serve/fault.h"
 
@@ -30,6 +29,7 @@ static void leave_slot(struct engine *g, struct session *s)
 		g->slots.s[s->slot].requests--;
 	s->slot = -1;
 	s->first[0] = DRAFT_NONE; /* it was the old version's word */
+	s->due = -1;
 	s->move_at = 0;
 }
 
@@ -100,8 +100,7 @@ static void add_level(struct engine *g, const struct session *s, const struct tr
  * chain buffer `turn`. */
 static bool grow_level(struct engine *g, struct slot *sl, struct session **on, int n, int *base, const real *src, real *dst)
 {
-	uint32_t from[ENGINE_MAX_SEQS * TREE_WIDTH], ids[ENGINE_MAX_SEQS * TREE_WIDTH * TREE_WIDTH];
-	float logp[ENGINE_MAX_SEQS * TREE_WIDTH * TREE_WIDTH];
+	uint32_t from[ENGINE_MAX_SEQS * TREE_WIDTH];
 	struct rows *b = &g->db;
 	rows_reset(b);
 	for (int i = 0; i < n; i++) {
@@ -117,25 +116,26 @@ static bool grow_level(struct engine *g, struct slot *sl, struct session **on, i
 	if (!b->M)
 		return false;
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs};
-	int width = g->width;
-	uint64_t start = clock_us();
+	struct draft_word w = words_level(g, g->width);
+	int width = g->width, cost = cost_begin(g, CTL_STEP, b->M);
 	bool bad = g->o.dev->ops->copy_rows(g->o.dev, dst, g->Hd, src, g->Hd, from, b->M, g->Hd) ||
-		   sl->kind->step(draft_weights(g, sl), &g->slots.kv, &r, width, dst, ids, logp);
-	controller_cost(&g->ctl, CTL_STEP, b->M, (double)(clock_us() - start) / 1e3);
+		   sl->kind->step(draft_weights(g, sl), &g->slots.kv, &r, &w, dst);
+	cost_end(g, cost);
+	bad = g->o.dev->ops->sync(g->o.dev) || bad;
 	for (int i = 0; i < b->M * width && FAULT(FAULT_CORRUPT_D2T); i++)
-		ids[i] = (ids[i] + 7) % (uint32_t)g->V;
+		w.ids[i] = (w.ids[i] + 7) % (uint32_t)g->V;
 	for (int i = 0; i < n; i++)
 		for (int k = 0; k < g->trees[i].n_live; k++) {
 			int at = (base[i] + k) * width;
-			if (bad || ids[at] >= (uint32_t)g->V)
+			if (bad || w.ids[at] >= (uint32_t)g->V)
 				draft_drop(g, on[i]); /* what it proposed so far may stand */
 			else
-				tree_note(&g->trees[i], k, ids + at, logp + at);
+				tree_note(&g->trees[i], k, w.ids + at, w.logp + at);
 		}
 	return !bad;
 }
 
-static void take_tree(struct session *s, const struct tree *t, int nodes, uint32_t version)
+void take_tree(struct session *s, const struct tree *t, int nodes, uint32_t version)
 {
 	int depth[ENGINE_MAX_NODES];
 	s->n_proposed = tree_pick(t, nodes, s->proposed, s->parent, s->node_rank);
@@ -150,24 +150,40 @@ static void take_tree(struct session *s, const struct tree *t, int nodes, uint32
 	}
 }
 
+/* Who proposes from a slot, and what; g->width becomes the widest. */
+static int gather(struct engine *g, int slot, struct session **on, struct draft_shape *shape)
+{
+	int n = 0;
+	g->width = 1;
+	for (int i = 0; i < g->n_active; i++) {
+		struct session *s = g->active[i];
+		if (s->slot != slot || session_prefilling(s) || reuse_preparing(s) || (s->first[0] == DRAFT_NONE && s->due < 0))
+			continue;
+		shape[n] = shape_of(s);
+		if (shape[n].depth < 1)
+			continue;
+		g->width = shape[n].width > g->width ? shape[n].width : g->width;
+		on[n++] = s;
+	}
+	return n;
+}
+
 static void propose_slot(struct engine *g, int slot)
 {
 	struct slot *sl = &g->slots.s[slot];
 	struct session *on[ENGINE_MAX_SEQS];
-	int base[ENGINE_MAX_SEQS], n = 0, turn = 0;
+	struct draft_shape shape[ENGINE_MAX_SEQS];
+	int base[ENGINE_MAX_SEQS], turn = 0, n = gather(g, slot, on, shape);
 	uint32_t version = sl->version;
-	g->width = 1;
-	for (int i = 0; i < g->n_active; i++) {
-		struct session *s = g->active[i];
-		if (s->slot != slot || session_prefilling(s) || reuse_preparing(s) || s->first[0] == DRAFT_NONE)
-			continue;
-		struct draft_shape h = shape_of(s);
-		if (h.depth < 1)
-			continue;
-		tree_start(&g->trees[n], h, s->first, s->first_logp);
-		g->width = h.width > g->width ? h.width : g->width;
-		base[n] = s->seat;
-		on[n++] = s;
+	if (g->o.dev->own_memory && g->width == 1 && !FAULT(FAULT_CORRUPT_D2T)) {
+		chain_queue(g, sl, on, shape, n);
+		return;
+	}
+	words_take(g, false);
+	n = gather(g, slot, on, shape); /* less those that turned out to have nothing to say */
+	for (int i = 0; i < n; i++) {
+		tree_start(&g->trees[i], shape[i], on[i]->first, on[i]->first_logp);
+		base[i] = on[i]->seat;
 	}
 	for (const real *src = g->fb; n && grow_level(g, sl, on, n, base, src, g->chain[turn]); turn = 1 - turn)
 		src = g->chain[turn];
@@ -177,8 +193,9 @@ static void propose_slot(struct engine *g, int slot)
 
 void propose_all(struct engine *g)
 {
+	g->words.n_chained = 0;
 	for (int i = 0; i < g->n_active; i++)
-		g->active[i]->n_proposed = 0;
+		g->active[i]->n_proposed = g->active[i]->chained = 0;
 	for (int i = 0; i < N_SLOTS; i++)
 		if (g->slots.s[i].state == SLOT_READY && g->slots.s[i].requests)
 			propose_slot(g, i);

@@ -118,8 +118,7 @@ static bool rebuild(struct engine *g, struct session *s, int i, int n)
 {
 	struct slot *sl = &g->slots.s[s->slot];
 	struct rows *b = &g->db;
-	uint32_t none = UINT32_MAX, first[TREE_WIDTH];
-	float logp[TREE_WIDTH];
+	uint32_t none = UINT32_MAX;
 	int row0 = i * PAGE_TOK;
 	rows_reset(b);
 	if (g->o.dev->ops->sync(g->o.dev)) /* what reads `given` now is over before it is written */
@@ -132,7 +131,7 @@ static bool rebuild(struct engine *g, struct session *s, int i, int n)
 	rows_seq(b, s->draft_pages, row0, b->M);
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = 1,
 			       .features = g->given, .last_rows = &none};
-	if (sl->kind->extend(draft_weights(g, sl), &g->slots.kv, &r, TREE_WIDTH, first, logp, g->fb_out))
+	if (sl->kind->extend(draft_weights(g, sl), &g->slots.kv, &r, NULL, NULL))
 		return false;
 	for (int p = 0; p < n; p++)
 		page_of(g, s, i + p)->drafted |= bit_of(s);

@@ -52,6 +52,8 @@ static void add_decoding(struct rows *b, const struct session *s)
 		pos[i] = s->parent[i] < 0 ? s->n_kv + 1 : pos[s->parent[i]] + 1;
 		rows_add_at(b, s->proposed[i], pos[i], s->n_kv + 1 + i, s->pages);
 	}
+	for (int i = 0; i < s->chained; i++)
+		rows_add(b, s->chain[i], s->n_kv + 1 + i, s->pages);
 }
 
 /* Rows [row0, M) are s's; take logits from the last n_logits of them. */
@@ -173,13 +175,23 @@ static int forward(struct engine *g)
 {
 	struct rows *b = &g->tb;
 	bool hidden = hidden_wanted(g);
-	if (!b->M)
+	if (!b->M) {
+		words_take(g, false);
 		return 0;
-	struct llama_batch lb = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
+	}
+	int cost = cost_begin(g, CTL_VERIFY, b->M);
+	struct llama_batch lb = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .given = g->words.first, .seqs = b->seqs, .n_seqs = b->n_seqs,
 				 .logit_rows = b->logit_rows, .n_logits = b->n_logits, .featured = featured, .arg = g};
 	int r = llama_forward(g->o.target, &g->kv, &lb, features_wanted(g) ? g->features : NULL, hidden ? g->hidden : NULL, g->logits);
 	r = r ? r : reads_logits(g, hidden);
-	return r ? r : g->o.dev->ops->sync(g->o.dev); /* the one wait of a round: the host draws */
+	cost_end(g, cost);
+	r = r ? r : g->o.dev->ops->sync(g->o.dev); /* the one wait of a round: the host draws */
+	if (r)
+		return r;
+	words_take(g, true);
+	for (int i = 0; i < g->n_pieces; i++)
+		chain_take(g, &g->pieces[i]);
+	return 0;
 }
 
 static void count(struct engine *g, const struct session *s, int accepted)
@@ -287,7 +299,10 @@ int round_run(struct engine *g)
 	propose_all(g);
 	uint64_t start = clock_us();
 	build_batch(g);
+	uint64_t asked = clock_us();
 	int r = forward(g);
+	uint64_t answered = clock_us();
+	double device_ms = costs_take(g);
 	if (r) {
 		for (int i = 0; i < g->n_pieces; i++)
 			g->pieces[i].done = true, g->pieces[i].why = FINISH_ERROR;
@@ -297,8 +312,8 @@ int round_run(struct engine *g)
 		tell_probe(g, &g->pieces[i]);
 		settle(g, &g->pieces[i]);
 	}
-	if (!g->n_prompt_rows)
-		controller_cost(&g->ctl, CTL_VERIFY, g->n_decode_rows, (double)(clock_us() - start) / 1e3);
+	if (!g->n_prompt_rows && device_ms >= 0) /* and what the host did alone */
+		controller_cost(&g->ctl, CTL_VERIFY, g->n_decode_rows, device_ms + (double)(clock_us() - answered + asked - start) / 1e3);
 	extend_all(g);
 	capture_rows(g); /* now that the device is busy again, and what was packed beside all that is there */
 	for (int i = 0; i < g->n_pieces; i++)

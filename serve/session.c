@@ -55,6 +55,7 @@ int session_new(const struct engine_request *r, const uint64_t *eog, int n_eog, 
 	s->seat = s->flow = -1;
 	s->node = -1;
 	s->first[0] = DRAFT_NONE;
+	s->due = -1;
 	s->born_us = clock_us();
 	*ret = s;
 	return 0;

@@ -60,6 +60,7 @@ struct session {
 	bool mixed;         /* ... partly written by another version */
 	uint64_t move_at;   /* µs: change to the live version then; 0 = never */
 	uint32_t first[TREE_WIDTH]; /* what may follow the root, known from the last extend; first[0] may be DRAFT_NONE */
+	int due;            /* the same, as row `due` of the engine's words, still to be taken (chain.c); -1 = it was */
 	float first_logp[TREE_WIDTH];
 	uint32_t proposed[ENGINE_MAX_NODES]; /* this round's tree */
 	int16_t parent[ENGINE_MAX_NODES];    /* node, or -1: the root */
@@ -67,6 +68,8 @@ struct session {
 	int n_proposed, depth;               /* depth: of its longest path */
 	bool branches;                       /* it is no chain */
 	uint32_t proposer; /* version that proposed them */
+	int chained;                         /* proposals of this round's chain that the device still has (chain.c); 0 = none */
+	uint32_t chain[ENGINE_MAX_K];        /* their ids as embed takes them */
 
 	/* accounts */
 	struct request_stats stats;

@@ -92,6 +92,7 @@ struct cpu {
 	size_t scratch_bytes;
 	struct rope_cache *rope;
 	struct chunk *chunk; /* where the next weight goes; NULL at first */
+	double stamps[OP_STAMPS]; /* ms */
 };
 
 static inline struct cpu *cpu_of(struct dev *d)
@@ -155,7 +156,7 @@ void cpu_arena_close(struct chunk *open);
 int cpu_weight_pack(struct dev *d, struct weight *ret, enum dtype type, int N, int K, const void *src, enum dtype src_type);
 int cpu_weight_unpack(struct dev *d, void *host_dst, const struct weight *w);
 void cpu_weight_free(struct dev *d, struct weight *w);
-int cpu_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, int M);
+int cpu_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, const uint32_t *given, int M);
 /* cpu/pack.c: columns [0, n) of a kc-row block whose (k, j) lies at src[k*ks + j*js],
  * ks or js being 1, into strips of w columns: strip i at dst + i*w*kc, [kc][w] */
 void cpu_pack(real *dst, int w, const real *src, size_t ks, size_t js, int n, int kc);
@@ -177,6 +178,7 @@ int cpu_rope(struct dev *d, real *x, int ldx, int nh, int hd, const uint32_t *po
 void cpu_rope_free(struct rope_cache *c);
 /* cpu/topk.c */
 int cpu_topk(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
+int cpu_topk_named(struct dev *d, uint32_t *ids, float *logp, uint32_t *first, const real *x, int ldx, int M, int N, int K, const uint32_t *names);
 /* cpu/kv.c */
 int cpu_kv_new(struct dev *d, struct kv_pool *p);
 void cpu_kv_free(struct dev *d, struct kv_pool *p);

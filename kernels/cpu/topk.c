@@ -122,3 +122,27 @@ int cpu_topk(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *
 	cpu_run(d, (lse ? 20.0 : 3.0) * M * N, topk_part, &j);
 	return 0;
 }
+
+int cpu_topk_named(struct dev *d, uint32_t *ids, float *logp, uint32_t *first, const real *x, int ldx, int M, int N, int K, const uint32_t *names)
+{
+	enum { ROWS = 64 };
+	float lse[ROWS];
+	if (K < 1 || M < 0)
+		return cpu_bad(d, "topk_named");
+	for (int m0 = 0; m0 < M; m0 += ROWS) {
+		int n = M - m0 < ROWS ? M - m0 : ROWS;
+		uint32_t *id = ids + (size_t)m0 * (size_t)K;
+		float *lp = logp + (size_t)m0 * (size_t)K;
+		int r = cpu_topk(d, id, lp, lse, x + (size_t)m0 * (size_t)ldx, ldx, n, N, K);
+		if (r)
+			return r;
+		for (int i = 0; i < n * K; i++) {
+			float l = lse[i / K];
+			id[i] = isfinite(l) && id[i] < (uint32_t)N ? names[id[i]] : OP_NO_NAME;
+			lp[i] -= l;
+		}
+		for (int i = 0; i < n && first; i++)
+			first[m0 + i] = id[i * K] == OP_NO_NAME ? 0 : id[i * K];
+	}
+	return 0;
+}

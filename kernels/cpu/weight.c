@@ -118,15 +118,20 @@ void cpu_weight_free(struct dev *d, struct weight *w)
 	*w = (struct weight){0};
 }
 
-int cpu_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, int M)
+static bool embed_id_fits(uint32_t id, const uint32_t *given, const struct weight *w)
+{
+	return id & OP_GIVEN ? given && given[id & ~OP_GIVEN] < (uint32_t)w->N : id < (uint32_t)w->N;
+}
+
+int cpu_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, const uint32_t *given, int M)
 {
 	const struct cpu_kernels *k = cpu_of(d)->k;
 
 	for (int m = 0; m < M; m++)
-		if (ids[m] >= (uint32_t)w->N)
+		if (!embed_id_fits(ids[m], given, w))
 			return cpu_bad(d, "embed: token id past the vocabulary");
 	for (int m = 0; m < M; m++) {
-		int i = (int)ids[m];
+		int i = (int)(ids[m] & OP_GIVEN ? given[ids[m] & ~OP_GIVEN] : ids[m]);
 		size_t panel = (size_t)(i / k->nr) * panel_elems(k, w);
 		real *row = y + (size_t)m * (size_t)w->K;
 		for (int kk = 0; kk < w->K; kk++) {

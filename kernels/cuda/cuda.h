@@ -35,6 +35,8 @@ struct cuda {
 	void *scratch, *back;
 	size_t scratch_bytes, back_bytes;
 	struct stage stage;
+	cudaEvent_t stamps[OP_STAMPS]; /* made with the first use of each */
+	bool stamped[OP_STAMPS];
 	char *plan; /* host: attention's tables while they are made */
 	size_t plan_bytes;
 };
@@ -48,6 +50,8 @@ static inline struct cuda *cuda_of(struct dev *d)
 int cuda_done(struct dev *d, cudaError_t e, const char *what); /* 0, or -EIO or -ENOMEM with d->error set */
 int cuda_bad(struct dev *d, const char *what); /* -EINVAL */
 int cuda_wait(struct dev *d, const char *what);
+void cuda_stamp(struct dev *d, int i);
+double cuda_lapse(struct dev *d, int a, int b);
 struct cuda_symbol {
 	void **to;
 	const char *name;
@@ -76,7 +80,7 @@ void cuda_memory_done(struct dev *d);
 int cuda_weight_pack(struct dev *d, struct weight *ret, enum dtype type, int N, int K, const void *src, enum dtype src_type);
 int cuda_weight_unpack(struct dev *d, void *host_dst, const struct weight *w);
 void cuda_weight_free(struct dev *d, struct weight *w);
-int cuda_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, int M);
+int cuda_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, const uint32_t *given, int M);
 int cuda_linear(struct dev *d, real *y, int ldy, const struct weight *w, const real *x, int ldx, int M, bool add);
 int cuda_gemm(struct dev *d, real *C, int ldc, bool tA, const real *A, int lda, bool tB, const real *B, int ldb, int M, int N, int K, bool add);
 /* ---- blas.c ---- */
@@ -94,6 +98,7 @@ int cuda_axpby(struct dev *d, real *y, real a, const real *x, real b, size_t n);
 int cuda_copy_rows(struct dev *d, real *y, int ldy, const real *x, int ldx, const uint32_t *rows, int M, int n);
 int cuda_topk(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
 int cuda_topk_async(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
+int cuda_topk_named(struct dev *d, uint32_t *ids, float *logp, uint32_t *first, const real *x, int ldx, int M, int N, int K, const uint32_t *names);
 int cuda_rmsnorm_backward(struct dev *d, real *dx, int lddx, real *dg, const real *dy, int lddy, const real *x, int ldx, const real *g, const real *rstd, int M, int H);
 int cuda_silu_gate_backward(struct dev *d, real *dgu, const real *dy, const real *gu, int M, int I);
 

@@ -35,8 +35,9 @@ cudaError_t ck_silu_gate(cudaStream_t s, float *y, const float *gu, int M, int I
 cudaError_t ck_silu_gate_back(cudaStream_t s, float *dgu, const float *dy, const float *gu, int M, int I);
 cudaError_t ck_axpby(cudaStream_t s, float *y, float a, const float *x, float b, size_t n);
 cudaError_t ck_copy_rows(cudaStream_t s, float *y, int ldy, const float *x, int ldx, const uint32_t *rows, int M, int n);
-/* y[m] = w[ids[m]]: w is bf16 (wide 0) or f32 (wide 1), [N,K] */
-cudaError_t ck_embed(cudaStream_t s, float *y, const void *w, int wide, const uint32_t *ids, int M, int K);
+/* y[m] = w[ids[m]]: w is bf16 (wide 0) or f32 (wide 1), [N,K]; an id of CK_GIVEN | i is given[i] */
+#define CK_GIVEN 0x80000000u
+cudaError_t ck_embed(cudaStream_t s, float *y, const void *w, int wide, const uint32_t *ids, const uint32_t *given, int M, int K);
 /* y [rows,K] bf16 (wide 0) or f32 (wide 1) from x [M,K]; rows from M on are zero */
 cudaError_t ck_pad_rows(cudaStream_t s, void *y, int wide, const float *x, int ldx, int M, int rows, int K);
 cudaError_t ck_unpad_rows(cudaStream_t s, float *y, int ldy, const float *x, int M, int N, int add); /* x [M,N]; y = or += */
@@ -44,6 +45,9 @@ cudaError_t ck_unpad_rows(cudaStream_t s, float *y, int ldy, const float *x, int
 /* ---- topk.cu ---- */
 /* K <= CK_TOPK_MAX; ids and vals [M,K], lse [M]; any may be NULL */
 cudaError_t ck_topk(cudaStream_t s, uint32_t *ids, float *vals, float *lse, const float *x, int ldx, int M, int N, int K);
+/* What ck_topk left (all three of it), as names and log-probabilities: ops.h topk_named */
+cudaError_t ck_name(cudaStream_t s, uint32_t *ids, float *logp, uint32_t *first, const uint32_t *best, const float *vals, const float *lse, const uint32_t *names,
+		    int M, int N, int K);
 
 /* ---- attn.cu: pages are [layer][page][kv head][page_tok][d] ---- */
 struct ck_kv {

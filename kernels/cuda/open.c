@@ -13,6 +13,9 @@ static struct dev *cuda_close(struct dev *d)
 	cuda_tap_free(c->tap);
 	cuda_blas_free(c->blas);
 	cuda_memory_done(d);
+	for (int i = 0; i < OP_STAMPS; i++)
+		if (c->stamps[i])
+			(void)cudaEventDestroy(c->stamps[i]);
 	if (c->stream)
 		(void)cudaStreamDestroy(c->stream);
 	free(c->plan);
@@ -50,6 +53,28 @@ int cuda_done(struct dev *d, cudaError_t e, const char *what)
 int cuda_wait(struct dev *d, const char *what)
 {
 	return cuda_done(d, cudaStreamSynchronize(cuda_of(d)->stream), what);
+}
+
+/* Times are for who weighs costs: one that cannot be taken is left out, and nothing fails. */
+void cuda_stamp(struct dev *d, int i)
+{
+	struct cuda *c = cuda_of(d);
+	cudaError_t e = c->stamps[i] ? cudaSuccess : cudaEventCreateWithFlags(&c->stamps[i], cudaEventDefault);
+	if (e == cudaSuccess)
+		e = cudaEventRecord(c->stamps[i], c->stream);
+	c->stamped[i] = e == cudaSuccess;
+	if (e != cudaSuccess)
+		(void)cudaGetLastError();
+}
+
+double cuda_lapse(struct dev *d, int a, int b)
+{
+	struct cuda *c = cuda_of(d);
+	float ms = -1;
+	if (!c->stamped[a] || !c->stamped[b] || cudaEventElapsedTime(&ms, c->stamps[a], c->stamps[b]) == cudaSuccess)
+		return (double)ms;
+	(void)cudaGetLastError();
+	return -1;
 }
 
 const char *cuda_symbols(void *lib, const struct cuda_symbol *all, size_t n)

@@ -65,16 +65,16 @@ void cuda_weight_free(struct dev *d, struct weight *w)
 	*w = (struct weight){0};
 }
 
-int cuda_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, int M)
+int cuda_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, const uint32_t *given, int M)
 {
 	const uint32_t *on_dev;
 	for (int m = 0; m < M; m++)
-		if (ids[m] >= (uint32_t)w->N)
+		if (ids[m] & OP_GIVEN ? !given : ids[m] >= (uint32_t)w->N)
 			return cuda_bad(d, "embed: token id past the vocabulary");
 	if (M < 1)
 		return 0;
 	int r = cuda_stage_ids(d, ids, M, &on_dev);
-	return r ? r : cuda_done(d, ck_embed(cuda_of(d)->stream, y, w->packed, w->type == DT_F32, on_dev, M, w->K), "embed");
+	return r ? r : cuda_done(d, ck_embed(cuda_of(d)->stream, y, w->packed, w->type == DT_F32, on_dev, given, M, w->K), "embed");
 }
 
 /* x padded to whole blocks, one product a block, and the real rows out of the result */

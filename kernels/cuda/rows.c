@@ -79,6 +79,19 @@ int cuda_topk_async(struct dev *d, uint32_t *ids, float *vals, float *lse, const
 	return M ? cuda_done(d, ck_topk(cuda_of(d)->stream, ids, vals, lse, x, ldx, M, N, K), "topk") : 0;
 }
 
+int cuda_topk_named(struct dev *d, uint32_t *ids, float *logp, uint32_t *first, const real *x, int ldx, int M, int N, int K, const uint32_t *names)
+{
+	void *room;
+	if (K < 1)
+		return cuda_bad(d, "topk_named");
+	size_t m = M > 0 ? (size_t)M : 0, mk = m * (size_t)K;
+	int r = cuda_scratch(d, (2 * mk + m) * 4, &room);
+	uint32_t *best = r ? NULL : room;
+	float *vals = r ? NULL : (float *)room + mk, *lse = r ? NULL : vals + mk;
+	r = r ? r : cuda_topk_async(d, best, vals, lse, x, ldx, M, N, K);
+	return r || !M ? r : cuda_done(d, ck_name(cuda_of(d)->stream, ids, logp, first, best, vals, lse, names, M, N, K), "topk_named");
+}
+
 /* By way of pinned room: ids [M,K], vals [M,K], lse [M], words of 4 bytes all of them */
 int cuda_topk(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K)
 {

@@ -162,16 +162,20 @@ cudaError_t ck_copy_rows(cudaStream_t s, float *y, int ldy, const float *x, int 
 	return cudaGetLastError();
 }
 
-static __global__ void embed_kernel(float *y, const void *w, int wide, const uint32_t *ids, size_t total, int K)
+static __global__ void embed_kernel(float *y, const void *w, int wide, const uint32_t *ids, const uint32_t *given, size_t total, int K)
 {
-	for (size_t at = grid_first(); at < total; at += grid_step())
-		y[at] = element(w, wide, (size_t)ids[at / (size_t)K] * (size_t)K + at % (size_t)K);
+	for (size_t at = grid_first(); at < total; at += grid_step()) {
+		uint32_t id = ids[at / (size_t)K];
+		if (id & CK_GIVEN)
+			id = given[id & ~CK_GIVEN];
+		y[at] = element(w, wide, (size_t)id * (size_t)K + at % (size_t)K);
+	}
 }
 
-cudaError_t ck_embed(cudaStream_t s, float *y, const void *w, int wide, const uint32_t *ids, int M, int K)
+cudaError_t ck_embed(cudaStream_t s, float *y, const void *w, int wide, const uint32_t *ids, const uint32_t *given, int M, int K)
 {
 	size_t total = (size_t)M * (size_t)K;
-	LAUNCH(embed_kernel, grid_for(total), THREADS, 0, s, y, w, wide, ids, total, K);
+	LAUNCH(embed_kernel, grid_for(total), THREADS, 0, s, y, w, wide, ids, given, total, K);
 	return cudaGetLastError();
 }
 

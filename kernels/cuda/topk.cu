@@ -122,3 +122,26 @@ cudaError_t ck_topk(cudaStream_t s, uint32_t *ids, float *vals, float *lse, cons
 		LAUNCH(lse_kernel, (unsigned)M, THREADS, 0, s, lse, x, ldx, N);
 	return cudaGetLastError();
 }
+
+/* A thread a row: there are few, and few of each. */
+static __global__ void name_kernel(uint32_t *ids, float *logp, uint32_t *first, const uint32_t *best, const float *vals, const float *lse, const uint32_t *names, int M,
+				   int N, int K)
+{
+	for (size_t m = grid_first(); m < (size_t)M; m += grid_step()) {
+		float l = lse[m];
+		bool fine = l - l == 0;
+		for (size_t at = m * (size_t)K; at < (m + 1) * (size_t)K; at++) {
+			ids[at] = fine && best[at] < (uint32_t)N ? names[best[at]] : 0xffffffffu;
+			logp[at] = vals[at] - l;
+		}
+		if (first)
+			first[m] = fine && best[m * (size_t)K] < (uint32_t)N ? names[best[m * (size_t)K]] : 0;
+	}
+}
+
+cudaError_t ck_name(cudaStream_t s, uint32_t *ids, float *logp, uint32_t *first, const uint32_t *best, const float *vals, const float *lse, const uint32_t *names,
+		    int M, int N, int K)
+{
+	LAUNCH(name_kernel, grid_for((size_t)M), THREADS, 0, s, ids, logp, first, best, vals, lse, names, M, N, K);
+	return cudaGetLastError();
+}

@@ -328,7 +328,7 @@ int eagle3_forward(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_bat
 		TRY(fuse(m, &v, features, M));
 	else
 		TRY(o->copy_rows(d, v.h, H, feedback_in, H, NULL, M, H));
-	TRY(o->embed(d, v.e, m->embedding, b->ids, M));
+	TRY(o->embed(d, v.e, m->embedding, b->ids, b->given, M));
 	TRY(o->rmsnorm(d, v.x2, 2 * H, NULL, v.e, H, m->norm_in, c->rms_eps, M, H));
 	TRY(o->rmsnorm(d, v.x2 + H, 2 * H, NULL, v.h, H, m->norm_hidden, c->rms_eps, M, H));
 	if (c->norm_before_residual)

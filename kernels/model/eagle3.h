@@ -56,6 +56,7 @@ int MUSTCHECK eagle3_unpack(const struct eagle3 *m, enum eagle3_tensor t, void *
 struct eagle3_batch {
 	int M;
 	const uint32_t *ids, *pos, *slots;
+	const uint32_t *given; /* ops.h embed; NULL = no ids of that kind */
 	const struct attn_seq *seqs;
 	int n_seqs;
 	const uint32_t *logit_rows; /* [n_logits] */

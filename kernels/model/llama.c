@@ -265,7 +265,7 @@ int llama_forward(struct llama *m, struct kv_pool *kv, const struct llama_batch 
 	if (M < 1)
 		return 0;
 	TRY(cut_scratch(m, M, b->n_logits, &v));
-	TRY(o->embed(d, v.x, &m->embedding, b->ids, M));
+	TRY(o->embed(d, v.x, &m->embedding, b->ids, b->given, M));
 	for (int l = 0; l < c->n_layer; l++) {
 		TRY(tap_boundary(m, l, b, v.x, features));
 		TRY(block_forward(m, kv, l, b, &v));

@@ -32,6 +32,7 @@ const struct weight *llama_embedding(const struct llama *m); /* [V,H], borrowed;
 struct llama_batch {
 	int M;                       /* rows */
 	const uint32_t *ids, *pos;   /* [M] */
+	const uint32_t *given;       /* ops.h embed; NULL = no ids of that kind */
 	const uint32_t *slots;       /* [M] KV slot of each row */
 	const struct attn_seq *seqs; /* n_seqs, covering the rows */
 	int n_seqs;

@@ -14,10 +14,12 @@
  */
 #include "tests/cuemu/runtime.h"
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sched.h>
 #include <string>
@@ -31,6 +33,8 @@ struct cuemu_stream {
 struct cuemu_event {
 	cudaStream_t stream;
 	uint64_t at; /* enqueued then */
+	bool timed;
+	std::shared_ptr<double> when; /* ms; set when the stream comes there */
 };
 
 namespace {
@@ -394,10 +398,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 	return note(cuemu::enqueue_until(s, [now]() { return !now.stream || drain(now.stream, now.at); }));
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned)
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags)
 {
 	FAULT("cudaEventCreateWithFlags");
 	*ret = new cuemu_event{};
+	(*ret)->timed = !(flags & cudaEventDisableTiming);
 	return cudaSuccess;
 }
 
@@ -411,8 +416,24 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
 	LOCKED;
 	FAULT("cudaEventRecord");
+	if (e->timed) {
+		auto when = std::make_shared<double>(-1.0);
+		e->when = when;
+		(void)cuemu::enqueue(s, [when]() { *when = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); });
+	}
 	e->stream = s;
 	e->at = s->enqueued;
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ret_ms, cudaEvent_t a, cudaEvent_t b)
+{
+	LOCKED;
+	if (!a->when || !b->when)
+		return note(cudaErrorInvalidResourceHandle);
+	if (*a->when < 0 || *b->when < 0)
+		return note(cudaErrorNotReady);
+	*ret_ms = (float)(*b->when - *a->when);
 	return cudaSuccess;
 }
 

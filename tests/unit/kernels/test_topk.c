@@ -1,5 +1,5 @@
 /* Top-k and log-sum-exp of a row: against a sort, with ties (lower index first),
- * infinities and NaN, K from 0 to N.
+ * infinities and NaN, K from 0 to N; and the same with the names that a draft's tokens have in its target.
  */
 #include "kt.h"
 
@@ -75,8 +75,45 @@ static void strange_values(void **state)
 	dev_free(d);
 }
 
+/* Names and log-probabilities are those of topk; a row with a NaN or an infinity above has none, and its neighbours do. */
+static void named(void **state)
+{
+	enum { M = 70, N = 37, K = 4, BAD = 5, WORSE = 66 };
+	struct dev *d = kt_dev(state, KT_MAX_THREADS);
+	kt_seed(41);
+	real *x = kt_reals(M * N, 10);
+	uint32_t names[N], ids[M * K];
+	float vals[M * K], lse[M];
+	uint32_t *on_dev = d->ops->alloc(d, sizeof names), *first = d->ops->alloc(d, M * sizeof *first), *got = d->ops->alloc_shared(d, sizeof ids), back[M];
+	float *logp = d->ops->alloc_shared(d, sizeof vals);
+	assert_true(on_dev && first && got && logp);
+	for (uint32_t i = 0; i < N; i++)
+		names[i] = 1000 + 3 * i;
+	assert_int_equal(d->ops->upload(d, on_dev, names, sizeof names), 0);
+	assert_int_equal(d->ops->topk(d, ids, vals, lse, x, N, M, N, K), 0);
+	x[BAD * N + 3] = (real)NAN;
+	x[WORSE * N] = (real)INFINITY;
+	assert_int_equal(d->ops->topk_named(d, got, logp, first, x, N, M, N, K, on_dev), 0);
+	assert_int_equal(d->ops->download(d, back, first, sizeof back), 0);
+	for (int m = 0; m < M; m++)
+		for (int i = 0; i < K; i++) {
+			bool none = m == BAD || m == WORSE;
+			assert_int_equal(got[m * K + i], none ? OP_NO_NAME : names[ids[m * K + i]]);
+			assert_true(none || logp[m * K + i] == vals[m * K + i] - lse[m]);
+			assert_int_equal(back[m], none ? 0 : names[ids[m * K]]);
+		}
+	x[0] = -(real)INFINITY; /* a token that cannot be drawn is no fault */
+	assert_int_equal(d->ops->topk_named(d, got, logp, NULL, x, N, 1, N, 1, on_dev), 0);
+	assert_int_equal(d->ops->sync(d), 0);
+	assert_int_not_equal(got[0], OP_NO_NAME);
+	assert_int_equal(d->ops->topk_named(d, got, logp, NULL, x, N, 1, N, 0, on_dev), -EINVAL);
+	d->ops->free(d, on_dev), d->ops->free(d, first), d->ops->free(d, got), d->ops->free(d, logp);
+	kt_free(x);
+	dev_free(d);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {KT_TESTS(against_sort), KT_TESTS(strange_values)};
+	const struct CMUnitTest tests[] = {KT_TESTS(against_sort), KT_TESTS(strange_values), KT_TESTS(named)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

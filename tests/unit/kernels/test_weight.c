@@ -25,7 +25,7 @@ static void round_trip(void **state)
 		assert_int_equal(d->ops->weight_pack(d, &w, DT_F32, N, K, f, DT_F32), 0);
 		assert_int_equal(d->ops->weight_unpack(d, f2, &w), 0);
 		assert_memory_equal(f, f2, n * sizeof *f);
-		assert_int_equal(d->ops->embed(d, rows, &w, ids, 3), 0);
+		assert_int_equal(d->ops->embed(d, rows, &w, ids, NULL, 3), 0);
 		for (int m = 0; m < 3; m++)
 			for (int k = 0; k < K; k++)
 				assert_true(rows[m * K + k] == (real)f[(int)ids[m] * K + k]);
@@ -40,10 +40,19 @@ static void round_trip(void **state)
 		assert_int_equal(d->ops->weight_unpack(d, h2, &w), 0);
 		for (size_t j = 0; j < n; j++)
 			assert_int_equal(h2[j], f32_to_bf16(f[j]));
-		assert_int_equal(d->ops->embed(d, rows, &w, ids, 3), 0);
+		assert_int_equal(d->ops->embed(d, rows, &w, ids, NULL, 3), 0);
 		assert_true(rows[0] == (real)bf16_to_f32(h2[(N - 1) * K]));
-		ids[1] = (uint32_t)N;
-		assert_int_equal(d->ops->embed(d, rows, &w, ids, 3), -EINVAL);
+		uint32_t *given = d->ops->alloc(d, 2 * sizeof *given);
+		assert_non_null(given);
+		assert_int_equal(d->ops->upload(d, given, (uint32_t[2]){0, (uint32_t)N - 1}, 2 * sizeof *given), 0);
+		ids[0] = 0, ids[2] = OP_GIVEN | 1;
+		assert_int_equal(d->ops->embed(d, rows, &w, ids, given, 3), 0);
+		for (int k = 0; k < K; k++)
+			assert_true(rows[k] == rows[K + k] && rows[2 * K + k] == (real)bf16_to_f32(h2[(N - 1) * K + k]));
+		assert_int_equal(d->ops->embed(d, rows, &w, ids, NULL, 3), -EINVAL);
+		d->ops->free(d, given);
+		ids[1] = (uint32_t)N, ids[2] = 0;
+		assert_int_equal(d->ops->embed(d, rows, &w, ids, NULL, 3), -EINVAL);
 		d->ops->weight_free(d, &w);
 		kt_free(f), kt_free(f2), kt_free(h), kt_free(h2), kt_free(rows);
 	}

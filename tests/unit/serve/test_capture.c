@@ -379,8 +379,10 @@ static void test_rounds(void **state)
 /* What version 1 proposes from row t on, with nothing but the prefix before it. */
 static void propose_again(struct draft *q, const uint32_t *text, int t, int len, uint32_t *ret)
 {
+	const struct ops *o = x.d[1]->ops;
 	uint32_t pos[JOB_MAX], pages[8] = {0, 1, 2, 3, 4, 5, 6, 7}, last = (uint32_t)t;
-	float logp;
+	const struct draft_word w = {.width = 1, .ids = o->alloc_shared(x.d[1], sizeof *w.ids), .logp = o->alloc_shared(x.d[1], sizeof *w.logp)};
+	assert_true(w.ids && w.logp);
 	struct kv_pool kv = {.page_tok = 32, .n_pages = 8, .type = DT_F32};
 	for (uint32_t i = 0; i < JOB_MAX; i++)
 		pos[i] = i;
@@ -388,12 +390,18 @@ static void propose_again(struct draft *q, const uint32_t *text, int t, int len,
 	assert_int_equal(x.d[1]->ops->kv_new(x.d[1], &kv), 0);
 	struct attn_seq s = {.pages = pages, .n_rows = t + 1};
 	struct draft_rows r = {.M = t + 1, .ids = text + 1, .pos = pos, .slots = pos, .seqs = &s, .n_seqs = 1, .features = x.features, .last_rows = &last};
-	assert_int_equal(draft_eagle3.extend(q, &kv, &r, 1, ret, &logp, x.fb), 0);
+	assert_int_equal(draft_eagle3.extend(q, &kv, &r, &w, x.fb), 0);
+	assert_int_equal(o->sync(x.d[1]), 0);
+	ret[0] = *w.ids;
 	for (int i = 1; i < len; i++) {
 		s = (struct attn_seq){.pages = pages, .n_past = t + i, .n_rows = 1};
 		r = (struct draft_rows){.M = 1, .ids = ret + i - 1, .pos = pos + t + i, .slots = pos + t + i, .seqs = &s, .n_seqs = 1};
-		assert_int_equal(draft_eagle3.step(q, &kv, &r, 1, x.fb, ret + i, &logp), 0);
+		assert_int_equal(draft_eagle3.step(q, &kv, &r, &w, x.fb), 0);
+		assert_int_equal(o->sync(x.d[1]), 0);
+		ret[i] = *w.ids;
 	}
+	o->free(x.d[1], w.ids);
+	o->free(x.d[1], w.logp);
 	x.d[1]->ops->kv_free(x.d[1], &kv);
 }
 

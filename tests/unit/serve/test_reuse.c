@@ -336,11 +336,11 @@ static void propose_again(struct draft *d, const uint32_t *text, int t, int len,
 	assert_int_equal(x.d[1]->ops->kv_new(x.d[1], &kv), 0);
 	struct attn_seq s = {.pages = table, .n_rows = t + 1};
 	struct draft_rows r = {.M = t + 1, .ids = text + 1, .pos = upto, .slots = upto, .seqs = &s, .n_seqs = 1, .features = features, .last_rows = &last};
-	assert_int_equal(draft_eagle3.extend(d, &kv, &r, 1, ret, &logp, fb), 0);
+	assert_int_equal(draft_eagle3.extend(d, &kv, &r, &(struct draft_word){.width = 1, .ids = ret, .logp = &logp}, fb), 0);
 	for (int i = 1; i < len; i++) {
 		s = (struct attn_seq){.pages = table, .n_past = t + i, .n_rows = 1};
 		r = (struct draft_rows){.M = 1, .ids = ret + i - 1, .pos = upto + t + i, .slots = upto + t + i, .seqs = &s, .n_seqs = 1};
-		assert_int_equal(draft_eagle3.step(d, &kv, &r, 1, fb, ret + i, &logp), 0);
+		assert_int_equal(draft_eagle3.step(d, &kv, &r, &(struct draft_word){.width = 1, .ids = ret + i, .logp = &logp}, fb), 0);
 	}
 	x.d[1]->ops->kv_free(x.d[1], &kv);
 }
