@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "serve/controller.h"
+#include "serve/pages.h"
 
 static const int sizes[CTL_SIZES] = {4, 6, 8, 12, 16};
 #define DECAY 0.99        /* a try's weight after the next one: about the last hundred count */
@@ -9,6 +10,7 @@ static const int sizes[CTL_SIZES] = {4, 6, 8, 12, 16};
 #define FIRST_GUESS 0.6   /* of a position that was never tried: hopeful, so that it is */
 #define GUESS_WEIGHT 3.0
 #define FRESH 500         /* choices for which a cost is believed */
+#define SLOPE 0.09        /* what a row adds to a forward of one row, before anything is known */
 #define STAY 1.005        /* a new choice must be this much better */
 
 void controller_init(struct controller *c, enum draft_mode mode, int max_depth, int max_nodes)
@@ -17,6 +19,8 @@ void controller_init(struct controller *c, enum draft_mode mode, int max_depth, 
 	c->mode = mode;
 	c->max_depth = max_depth;
 	c->max_nodes = max_nodes;
+	c->slope = SLOPE;
+	c->lever = 0.4;
 }
 
 /* ---- cost ---- */
@@ -34,66 +38,93 @@ static int rows_of(int bin)
 	return bin < 32 ? bin + 1 : 33 + (bin - 32) * 16 + 8;
 }
 
-/* log of the cost of rows, of a forward of one row: where nothing is known yet */
-static double prior(enum ctl_cost what, int rows)
+/* log of the cost of rows, of a forward of one row. A draft's is a guess that its own measurements correct. */
+static double shape_of(const struct controller *c, enum ctl_cost what, int rows)
 {
-	static const double one[CTL_COSTS] = {1, 0.06, 0.06};
-	return log(one[what] * (1 + 0.09 * (rows - 1)));
+	return what == CTL_VERIFY ? log(1 + c->slope * (rows - 1)) : log(0.06 * (1 + SLOPE * (rows - 1)));
 }
 
-static bool known(const struct controller *c, enum ctl_cost what, int bin, uint64_t within)
+static bool known(const struct controller *c, enum ctl_cost what, int bin, uint64_t age)
 {
-	return c->seen[what][bin] && c->clock - c->at[what][bin] < within;
+	return c->seen[what][bin] && c->clock - c->at[what][bin] < age;
 }
 
-/* What is known of a bin: its own, or drawn between its neighbours. What is old is asked only where nothing is newer. */
-static double offset(const struct controller *c, enum ctl_cost what, int bin)
+/* What every bin is taken to differ by: its own, or drawn between its neighbours. What is old is asked only where nothing is newer. */
+static void draw_between(const struct controller *c, enum ctl_cost what, double ret[static CTL_BINS])
 {
-	uint64_t within = UINT64_MAX;
+	uint64_t age = UINT64_MAX;
+	int lo = -1;
 	for (int i = 0; i < CTL_BINS; i++)
 		if (known(c, what, i, FRESH))
-			within = FRESH;
-	int lo = bin, hi = bin;
-	while (lo >= 0 && !known(c, what, lo, within))
-		lo--;
-	while (hi < CTL_BINS && !known(c, what, hi, within))
-		hi++;
-	if (lo < 0)
-		return hi < CTL_BINS ? c->off[what][hi] : 0;
-	if (hi >= CTL_BINS || hi == lo)
-		return c->off[what][lo];
-	double at = (double)(rows_of(bin) - rows_of(lo)) / (rows_of(hi) - rows_of(lo));
-	return c->off[what][lo] + at * (c->off[what][hi] - c->off[what][lo]);
+			age = FRESH;
+	for (int i = 0; i < CTL_BINS; i++) {
+		if (!known(c, what, i, age))
+			continue;
+		ret[i] = c->off[what][i];
+		for (int j = lo + 1; j < i; j++) {
+			double at = lo < 0 ? 1 : (double)(rows_of(j) - rows_of(lo)) / (rows_of(i) - rows_of(lo));
+			ret[j] = lo < 0 ? ret[i] : ret[lo] + at * (ret[i] - ret[lo]);
+		}
+		lo = i;
+	}
+	for (int j = lo + 1; j < CTL_BINS; j++)
+		ret[j] = lo < 0 ? 0 : ret[lo];
+}
+
+/* Before choosing: what costs are believed now. No forward costs more than one of more rows, however the measurements fell. */
+static void believe(struct controller *c)
+{
+	for (int what = 0; what < CTL_COSTS; what++) {
+		double *b = c->believed[what];
+		draw_between(c, (enum ctl_cost)what, b);
+		for (int i = CTL_BINS - 2; i >= 0; i--) {
+			double above = shape_of(c, (enum ctl_cost)what, rows_of(i + 1)) + b[i + 1] - shape_of(c, (enum ctl_cost)what, rows_of(i));
+			b[i] = b[i] < above ? b[i] : above;
+		}
+	}
 }
 
 double controller_ms(const struct controller *c, enum ctl_cost what, int rows)
 {
-	return rows < 1 ? 0 : exp(c->load + prior(what, rows) + offset(c, what, bin_of(rows)));
+	return rows < 1 ? 0 : exp(c->load + shape_of(c, what, rows) + c->believed[what][bin_of(rows)]);
+}
+
+static double clip(double x, double most)
+{
+	return x > most ? most : x < -most ? -most : x;
+}
+
+/* The load is everybody's and changes at once, when somebody else computes too. The slope learns only where rows
+ * differ from the usual: of one size alone load and slope cannot be told apart. */
+static void learn_load(struct controller *c, int rows, double error)
+{
+	double at = c->slope * (rows - 1) / (1 + c->slope * (rows - 1)), away = at - c->lever;
+	c->load += 0.2 * error;
+	c->lever += 0.05 * away;
+	c->spread += 0.05 * (away * away - c->spread);
+	c->slope *= exp(clip(0.05 * error * away / (c->spread + 0.005), 0.1));
 }
 
 void controller_cost(struct controller *c, enum ctl_cost what, int rows, double ms)
 {
 	if (rows < 1 || !(ms > 0))
 		return;
-	int bin = bin_of(rows);
-	double at = log(ms) - prior(what, rows);
+	int bin = bin_of(rows), *n = &c->seen[what][bin];
+	uint64_t age = c->clock - c->at[what][bin];
 	if (!c->any) {
-		c->load = at;
+		c->load = log(ms) - shape_of(c, what, rows);
 		c->any = true;
 	}
-	if (!c->seen[what][bin]) {
-		c->off[what][bin] = at - c->load;
-		c->seen[what][bin] = true;
-		c->at[what][bin] = c->clock;
-		return;
-	}
-	/* What is seen all the time tells of the load, which all sizes share; what was not seen for long, of itself. */
-	double error = at - c->load - c->off[what][bin], away = 0.02 * (double)(c->clock - c->at[what][bin]);
-	error = error > 0.4 ? 0.4 : error < -0.4 ? -0.4 : error; /* one round that was held up says little */
-	if (what == CTL_VERIFY)
-		c->load += 0.2 * error;
-	c->off[what][bin] += (away < 0.02 ? 0.02 : away < 0.5 ? away : 0.5) * error;
+	if (!*n || age >= FRESH)
+		c->off[what][bin] = c->believed[what][bin];
+	double error = log(ms) - c->load - shape_of(c, what, rows) - c->off[what][bin];
+	int old = age < 4 ? CTL_SURE : age < 50 ? (int)(200 / age) : 4; /* the longer ago, the less it counts against what is seen now */
+	*n = 1 + (*n < old ? *n : old);
+	/* What is seen all the time moves little by a round that was held up, or by a change of load, which is followed at once. */
+	c->off[what][bin] += clip(error, *n < 12 ? 0.4 : 0.1) / (*n + 1);
 	c->at[what][bin] = c->clock;
+	if (what == CTL_VERIFY)
+		learn_load(c, rows, clip(error, 0.4));
 }
 
 /* ---- acceptance ---- */
@@ -236,14 +267,18 @@ static int level_rows(struct draft_shape h)
 /* What a round with these shapes costs and brings */
 static double round_ms(const struct controller *c, const struct ctl_session *s, int n, int plain)
 {
-	int rows = plain, drafting = 0, deepest = 0;
+	int rows = plain, deepest = 0;
+	double fresh = 0, kept = 0; /* rows to extend at once; of those that are extended a page at a time */
 	for (int i = 0; i < n; i++) {
-		rows += 1 + (s[i].shape.depth ? s[i].shape.nodes : 0);
-		drafting += s[i].shape.depth > 0;
-		deepest = s[i].shape.depth > deepest ? s[i].shape.depth : deepest;
+		struct draft_shape h = s[i].shape;
+		rows += 1 + (h.depth ? h.nodes : 0);
+		if (h.depth)
+			fresh += 1 + controller_gain(c, s[i].key, h);
+		else
+			kept++;
+		deepest = h.depth > deepest ? h.depth : deepest;
 	}
-	/* who does not draft is extended a page at a time, which is nearly free */
-	double ms = controller_ms(c, CTL_VERIFY, rows) + controller_ms(c, CTL_EXTEND, drafting);
+	double ms = controller_ms(c, CTL_VERIFY, rows) + controller_ms(c, CTL_EXTEND, (int)lround(fresh)) + kept / PAGE_TOK * controller_ms(c, CTL_EXTEND, PAGE_TOK);
 	for (int level = 1; level < deepest; level++) {
 		int m = 0;
 		for (int i = 0; i < n; i++)
@@ -336,29 +371,32 @@ static void maybe_probe(struct controller *c, struct ctl_session *s, int n, int 
 			k = &c->key[s[i].key];
 	if (!k || k->since_probe * (n < 6 ? n : 6) < CTL_LEAST_GAP)
 		return;
-	/* one session of the key is enough, the others go on */
-	for (int i = 0; i < n; i++)
+	/* What is accepted one session of the key shows, the others go on; what a round without proposals costs only all together. */
+	struct ctl_session keep[ENGINE_MAX_SEQS];
+	struct draft_shape h = probe_shape(c, k);
+	bool was_off = !k->best.depth, one = false;
+	memcpy(keep, s, (size_t)n * sizeof *s);
+	for (int i = 0; i < n && !one; i++)
 		if (&c->key[s[i].key] == k) {
-			struct draft_shape keep = s[i].shape;
-			s[i].shape = probe_shape(c, k);
-			double lost = round_ms(c, s, n, plain) - round_tokens(c, s, n, plain) / pace;
-			double catching_up = keep.depth ? 0 : controller_ms(c, CTL_EXTEND, 16);
-			lost = (lost > 0 ? lost : 0) + catching_up;
-			if (c->budget < lost) {
-				s[i].shape = keep;
-				return;
-			}
-			c->budget -= lost;
-			k->since_probe = 0;
-			k->probes++;
-			return;
+			s[i].shape = h;
+			one = h.depth > 0;
 		}
+	double lost = round_ms(c, s, n, plain) - round_tokens(c, s, n, plain) / pace;
+	lost = (lost > 0 ? lost : 0) + (was_off ? controller_ms(c, CTL_EXTEND, 16) : 0);
+	if (c->budget < lost) {
+		memcpy(s, keep, (size_t)n * sizeof *s);
+		return;
+	}
+	c->budget -= lost;
+	k->since_probe = 0;
+	k->probes++;
 }
 
 void controller_choose(struct controller *c, struct ctl_session *s, int n, int plain)
 {
 	bool done[CTL_KEYS] = {false}, chains = false;
 	c->clock++;
+	believe(c);
 	if (c->mode != DRAFT_AUTO || !n) {
 		struct draft_shape h = c->mode == DRAFT_TREE ? (struct draft_shape){TREE_WIDTH, c->max_depth, c->max_nodes} :
 				       c->mode == DRAFT_OFF ? (struct draft_shape){1, 0, 0} : (struct draft_shape){1, c->max_depth, c->max_depth};

@@ -15,7 +15,8 @@
 #include <stdint.h>
 #include "serve/tree.h"
 
-enum { CTL_KEYS = 64, CTL_BINS = 48, CTL_SIZES = 5, CTL_CHAIN_EVERY = 16, CTL_LEAST_GAP = 12 /* rounds between probes, by the sessions there are */ };
+enum { CTL_KEYS = 64, CTL_BINS = 48, CTL_SIZES = 5, CTL_CHAIN_EVERY = 16, CTL_LEAST_GAP = 12 /* rounds between probes, by the sessions there are */,
+       CTL_SURE = 48 };
 #define CTL_PROBE_SHARE 0.012
 
 enum ctl_cost { CTL_VERIFY, CTL_STEP, CTL_EXTEND, CTL_COSTS };
@@ -37,10 +38,13 @@ struct controller {
 	int max_depth, max_nodes;
 	struct ctl_key key[CTL_KEYS];
 	uint64_t clock; /* choices ever made */
-	/* log ms = load + prior(rows) + off[rows], where seen; load moves fast, off slowly */
-	double load, off[CTL_COSTS][CTL_BINS];
-	uint64_t at[CTL_COSTS][CTL_BINS]; /* clock when last measured */
-	bool seen[CTL_COSTS][CTL_BINS], any;
+	/* log ms = load + log(1 + slope (rows - 1)) + off[rows]: load moves fast, slope by what large and small forwards say of each other, off slowly */
+	double load, slope, off[CTL_COSTS][CTL_BINS];
+	double believed[CTL_COSTS][CTL_BINS]; /* off, as the next choice takes it */
+	double lever, spread; /* running mean and variance of d log ms / d log slope */
+	int seen[CTL_COSTS][CTL_BINS]; /* measurements that count, up to CTL_SURE */
+	uint64_t at[CTL_COSTS][CTL_BINS]; /* clock of the last one */
+	bool any;
 	double budget; /* ms */
 };
 
@@ -53,6 +57,7 @@ int controller_key(struct controller *c, uint32_t version, const char *domain);
 const struct ctl_key *controller_last(const struct controller *c, uint32_t version);
 /* A forward, draft level or extend of so many rows took ms. */
 void controller_cost(struct controller *c, enum ctl_cost what, int rows, double ms);
+/* What a choice takes that to cost. */
 double controller_ms(const struct controller *c, enum ctl_cost what, int rows);
 /* A round of shape `shape` proposed n nodes, of which path[0..accepted) were accepted. ended: the text ended there. */
 void controller_outcome(struct controller *c, int key, struct draft_shape shape, const int16_t *parent, const uint8_t *rank, int n,

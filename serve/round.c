@@ -291,6 +291,14 @@ static void tell_probe(struct engine *g, const struct piece *p)
 		probe_rows(p->s->req.probe, p->n_past, n, features, g->H);
 }
 
+/* Rows of this round's batch, by what they cost: most of a prompt's go without the head. */
+static int paid_rows(const struct engine *g)
+{
+	const struct llama_config *c = llama_cfg(g->o.target);
+	double layer = (double)c->H * (2.0 * (c->n_head + c->n_kv) * c->hd + 3.0 * c->I), head = (double)c->H * c->V, body = layer * c->n_layer;
+	return (int)((g->tb.M * body + g->tb.n_logits * head) / (body + head) + 0.5);
+}
+
 int round_run(struct engine *g)
 {
 	g->round_gap_ms = 0;
@@ -312,8 +320,8 @@ int round_run(struct engine *g)
 		tell_probe(g, &g->pieces[i]);
 		settle(g, &g->pieces[i]);
 	}
-	if (!g->n_prompt_rows && device_ms >= 0) /* and what the host did alone */
-		controller_cost(&g->ctl, CTL_VERIFY, g->n_decode_rows, device_ms + (double)(clock_us() - answered + asked - start) / 1e3);
+	if (device_ms >= 0) /* and what the host did alone */
+		controller_cost(&g->ctl, CTL_VERIFY, paid_rows(g), device_ms + (double)(clock_us() - answered + asked - start) / 1e3);
 	extend_all(g);
 	capture_rows(g); /* now that the device is busy again, and what was packed beside all that is there */
 	for (int i = 0; i < g->n_pieces; i++)
