@@ -13,7 +13,7 @@ Hours. QUICK=1: a few prompts a leg and three arms, minutes: it shows that the b
 Records are made once and kept in OUT; an arm that has its file is not run again, so a bench that was stopped goes on.
 Results: OUT/adapt.jsonl (one object an evaluation), OUT/adapt.svg, a table on standard output.
 
-    tests/bench/adapt.py [--out build/adapt] [--bin build/release/bin] [--threads 2] [--seed 1] [--nice 10] [--arms A,B] [--scale 0.2]
+    tests/bench/adapt.py [--out build/adapt] [--bin build/release/bin] [--threads 2] [--seed 1] [--nice 10] [--arms A,B] [--scale 0.2] [--held 200]
 """
 import argparse
 import gzip
@@ -240,6 +240,7 @@ def parse():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--arms", default="")
     p.add_argument("--scale", type=float, default=1, help="share of the full number of prompts of every leg")
+    p.add_argument("--held", type=int, default=0, help="held-out prompts a domain, whatever the scale")
     p.add_argument("--train", default="", help="more flags for redraft-learn train, for every arm")
     args = p.parse_args()
     for name, flag in (("data", "--data"), ("dialogues", "--dialogues")):
@@ -253,6 +254,7 @@ def main():
     args = parse()
     quick = os.environ.get("QUICK", "") not in ("", "0")
     size = QUICK if quick else {k: v if k in ("max_tokens", "eval") else max(4, round(v * args.scale)) for k, v in FULL.items()}
+    size["held"] = args.held or size["held"]
     legs, held = plan(args, size)
     print(f"seed {args.seed}, {'quick: figures mean little' if quick else f'{args.scale:g} of the full size'}; legs " + ", ".join(f"{k} {len(v)}" for k, v in legs.items()))
     trained = [record(args, name, asked, size["max_tokens"]) for name, asked in legs.items()]
