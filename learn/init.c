@@ -75,6 +75,10 @@ void draft_init_random(const struct eagle3_config *c, uint64_t seed, real *ret_w
 	}
 }
 
+/* How much of the highest boundary fc passes through at first. It points at the token that is known already, and the
+ * residual carries it to the end: at 1 the layer first has to learn to drown it (learn/README.md). */
+#define PASSED 0.1
+
 void draft_init_warm(const struct eagle3_config *c, const int64_t *d2t, const uint16_t *head_bf16, const real *final_norm, uint64_t seed,
 		     real *ret_weights)
 {
@@ -87,7 +91,7 @@ void draft_init_warm(const struct eagle3_config *c, const int64_t *d2t, const ui
 	real *fc = ret_weights + lay.off[E3_FC], *head = ret_weights + lay.off[E3_HEAD];
 	for (size_t r = 0; r < H; r++)
 		for (size_t j = 0; j < 3 * H; j++)
-			fc[r * 3 * H + j] = (real)0.1 * fc[r * 3 * H + j] + (j == 2 * H + r ? 1 : 0);
+			fc[r * 3 * H + j] = (real)0.1 * fc[r * 3 * H + j] + (j == 2 * H + r ? (real)PASSED : 0);
 	for (size_t i = 0; i < (size_t)c->V_d; i++)
 		for (size_t j = 0; j < H; j++)
 			head[i * H + j] = bf16_to_f32(head_bf16[(size_t)((int64_t)i + d2t[i]) * H + j]);

@@ -9,8 +9,8 @@ int MUSTCHECK draft_vocab_from_counts(const uint64_t *counts, int V, int V_d, in
 
 /* Matrices normal with deviation 0.02, cut at two deviations; norms 1. */
 void draft_init_random(const struct eagle3_config *c, uint64_t seed, real *ret_weights);
-/* As draft_init_random, then, where draft and target are equally wide: fc passes the
- * highest boundary through (identity on its third block over noise), and the head
+/* As draft_init_random, then, where draft and target are equally wide: fc passes a
+ * tenth of the highest boundary through (on its third block, over noise), and the head
  * takes the target's rows of the draft vocabulary. head_bf16 [V,H_t]: lm_head, or
  * the embedding when tied. final_norm [H_t]: the target's last norm, for the
  * draft's, or NULL for ones. */
