@@ -15,6 +15,7 @@
 #include <time.h>
 #include "kernels/cpu/pool.h"
 #include "kernels/ops.h"
+#include "tests/bench/fma.h"
 
 #ifndef REDRAFT_COMMIT
 #define REDRAFT_COMMIT "unknown"
@@ -78,8 +79,6 @@ static char *dram;
 static volatile double sink;
 
 typedef uint64_t v4 __attribute__((vector_size(32)));
-typedef float f8 __attribute__((vector_size(32)));
-typedef float f16 __attribute__((vector_size(64)));
 
 static void read_part(void *ctx, int t, int n)
 {
@@ -108,53 +107,9 @@ static double dram_once(void) /* bytes a second */
 	return (double)DRAM_BYTES / (now() - t);
 }
 
-enum { FMA_ROUNDS = 1 << 20 };
-
-#define FMA_LOOP(name, type, target_name)                                                                     \
-	__attribute__((target(target_name))) static void name(void *ctx, int t, int n)                        \
-	{                                                                                                     \
-		type acc[12], a = (type){0} + 0.999f, b = (type){0} + 0.001f;                                 \
-		(void)ctx, (void)n;                                                                           \
-		for (int j = 0; j < 12; j++)                                                                  \
-			acc[j] = (type){0} + (float)(j + t);                                                  \
-		for (int i = 0; i < FMA_ROUNDS; i++)                                                          \
-			for (int j = 0; j < 12; j++)                                                          \
-				acc[j] = acc[j] * a + b;                                                      \
-		for (int j = 1; j < 12; j++)                                                                  \
-			acc[0] += acc[j];                                                                     \
-		sink = (double)acc[0][0];                                                                     \
-	}
-#pragma GCC push_options
-#pragma GCC optimize("O3", "fp-contract=fast")
-#if defined(__x86_64__)
-FMA_LOOP(fma_avx2, f8, "avx2,fma")
-FMA_LOOP(fma_avx512, f16, "avx512f,fma")
-#else
-#define fma_avx2 fma_plain
-#define fma_avx512 fma_plain
-#endif
-typedef float f4 __attribute__((vector_size(16)));
-static void fma_plain(void *ctx, int t, int n)
+static double fma_once(void)
 {
-	f4 acc[12], a = (f4){0} + 0.999f, b = (f4){0} + 0.001f;
-	(void)ctx, (void)n;
-	for (int j = 0; j < 12; j++)
-		acc[j] = (f4){0} + (float)(j + t);
-	for (int i = 0; i < FMA_ROUNDS; i++)
-		for (int j = 0; j < 12; j++)
-			acc[j] = acc[j] * a + b;
-	for (int j = 1; j < 12; j++)
-		acc[0] += acc[j];
-	sink = (double)acc[0][0];
-}
-#pragma GCC pop_options
-
-static double fma_once(void) /* flop a second */
-{
-	int lanes = dev->isa == ISA_AVX512 ? 16 : dev->isa == ISA_AVX2 ? 8 : 4;
-	double t = now();
-	pool_run(pool, threads, dev->isa == ISA_AVX512 ? fma_avx512 : dev->isa == ISA_AVX2 ? fma_avx2 : fma_plain, NULL);
-	return 2.0 * 12 * lanes * FMA_ROUNDS * threads / (now() - t);
+	return fma_rate(pool, threads, dev->isa, now);
 }
 
 /* ---- pairs ---- */

@@ -1,14 +1,15 @@
-/* How fast one TTT training step is, below the learner's process.
+/* How fast one TTT training step is, below the learner's process, and where its time goes.
  *
- *   bench_ttt [ROWS THREADS [PROFILE]]     (default: 512 and 2048 rows, 1 and 2 threads)
+ *   bench_ttt [ROWS THREADS [VOCABULARY [ISA]]]     (default: 512 and 2048 rows, 1 and 2 threads, 8192, auto)
  *
  * Shape: H = H_t = 576, I 1536, 9/3 heads of 64, draft vocabulary 8,192 of 49,152, 7 steps,
  * dense teacher, every row with weight: forward, backward, clipping, AdamW. One JSON
  * object a line: {"figure","value","unit","against","ratio","ci","threads","commit","cpu"};
- * value is the median over the repetitions, ci their range. Peak memory is that of the
+ * value is the median over the repetitions, ci their middle 80 %. The limit is the counted work of
+ * a step (products, and the visible pairs of attention) at the FMA peak, which is measured before each
+ * repetition; a table of where the time went, op by op, goes to stderr. Peak memory is that of the
  * whole process (embedding, teacher and features included), so each shape has its own
- * process: with no arguments this program runs itself. PROFILE 1 adds a table of where the time of one step
- * went, by op.
+ * process: with no arguments this program runs itself.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "learn/trainer.h"
+#include "tests/bench/fma.h"
 
 #ifndef REDRAFT_COMMIT
 #define REDRAFT_COMMIT "unknown"
@@ -33,25 +35,36 @@ static double now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- profile: the ops table with a clock around the slots that matter ---- */
-enum { P_GEMM, P_ATTN, P_ATTN_BACK, P_CE, P_ADAMW, P_OTHER, P_N };
-static const char *const p_name[P_N] = {"gemm", "ttt_attn", "ttt_attn_backward", "distill", "adamw", "row ops"};
-static double p_time[P_N], p_flop;
+/* ---- the ops table with a clock around the slots that matter ---- */
+enum { P_FWD, P_DX, P_DW, P_ATTN, P_ATTN_BACK, P_CE, P_ADAMW, P_NORM, P_NORM_BACK, P_SILU, P_SILU_BACK, P_ROPE, P_ADD, P_COPY, P_SUMSQ, P_REST, P_N };
+static const char *const p_name[P_N] = {"products, forward", "products, dx", "products, dw", "ttt_attn", "ttt_attn_backward", "distill", "adamw", "rmsnorm", "rmsnorm_backward",
+					"silu_gate", "silu_gate_backward", "rope", "add", "copy_rows", "sumsq", "the rest"};
+static double p_time[P_N], p_flop[P_N];
 static const struct ops *inner;
 #define TIMED(slot, call) double t0 = now(); int r = inner->call; p_time[slot] += now() - t0; return r
 
+static double pairs(const uint32_t *seg, int n)
+{
+	double sum = 0;
+	for (int t = 0; t < n; t++)
+		sum += t + 1 - (seg ? (int)seg[t] : 0);
+	return sum;
+}
 static int t_gemm(struct dev *d, real *C, int ldc, bool tA, const real *A, int lda, bool tB, const real *B, int ldb, int M, int N, int K, bool add)
 {
-	p_flop += 2.0 * M * N * K;
-	TIMED(P_GEMM, gemm(d, C, ldc, tA, A, lda, tB, B, ldb, M, N, K, add));
+	int way = tA ? P_DW : tB ? P_FWD : P_DX;
+	p_flop[way] += 2.0 * M * N * K;
+	TIMED(way, gemm(d, C, ldc, tA, A, lda, tB, B, ldb, M, N, K, add));
 }
 static int t_attn(struct dev *d, real *out, real *lse, const real *q, const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale)
 {
+	p_flop[P_ATTN] += 4 * pairs(seg, n) * nh * hd;
 	TIMED(P_ATTN, ttt_attn(d, out, lse, q, kv, seg, n, nh, nkv, hd, scale));
 }
 static int t_attn_back(struct dev *d, real *dq, const struct ttt_kv *kv, const real *dout, const real *out, const real *lse, const real *q,
 		       const uint32_t *seg, int n, int nh, int nkv, int hd, real scale)
 {
+	p_flop[P_ATTN_BACK] += 10 * pairs(seg, n) * nh * hd;
 	TIMED(P_ATTN_BACK, ttt_attn_backward(d, dq, kv, dout, out, lse, q, seg, n, nh, nkv, hd, scale));
 }
 static int t_ce(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w, int m, int Vd, struct distill to)
@@ -62,8 +75,40 @@ static int t_adamw(struct dev *d, real *w, real *m, real *v, const real *g, size
 {
 	TIMED(P_ADAMW, adamw(d, w, m, v, g, n, lr, b1, b2, eps, wd, gscale, step));
 }
+static int t_norm(struct dev *d, real *y, int ldy, real *rstd, const real *x, int ldx, const real *g, real eps, int M, int H)
+{
+	TIMED(P_NORM, rmsnorm(d, y, ldy, rstd, x, ldx, g, eps, M, H));
+}
+static int t_norm_back(struct dev *d, real *dx, int lddx, real *dg, const real *dy, int lddy, const real *x, int ldx, const real *g, const real *rstd, int M, int H)
+{
+	TIMED(P_NORM_BACK, rmsnorm_backward(d, dx, lddx, dg, dy, lddy, x, ldx, g, rstd, M, H));
+}
+static int t_silu(struct dev *d, real *y, const real *gu, int M, int I)
+{
+	TIMED(P_SILU, silu_gate(d, y, gu, M, I));
+}
+static int t_silu_back(struct dev *d, real *dgu, const real *dy, const real *gu, int M, int I)
+{
+	TIMED(P_SILU_BACK, silu_gate_backward(d, dgu, dy, gu, M, I));
+}
+static int t_rope(struct dev *d, real *x, int ldx, int nh, int hd, const uint32_t *pos, const real *inv_freq, real mscale, int M, bool inverse)
+{
+	TIMED(P_ROPE, rope(d, x, ldx, nh, hd, pos, inv_freq, mscale, M, inverse));
+}
+static int t_add(struct dev *d, real *y, const real *x, size_t n)
+{
+	TIMED(P_ADD, add(d, y, x, n));
+}
+static int t_copy(struct dev *d, real *y, int ldy, const real *x, int ldx, const uint32_t *rows, int M, int n)
+{
+	TIMED(P_COPY, copy_rows(d, y, ldy, x, ldx, rows, M, n));
+}
+static int t_sumsq(struct dev *d, double *ret, const real *x, size_t n)
+{
+	TIMED(P_SUMSQ, sumsq(d, ret, x, n));
+}
 
-static void profile(struct dev *d)
+static void watch_ops(struct dev *d)
 {
 	static struct ops timed;
 	inner = d->ops;
@@ -73,17 +118,29 @@ static void profile(struct dev *d)
 	timed.ttt_attn_backward = t_attn_back;
 	timed.distill = t_ce;
 	timed.adamw = t_adamw;
+	timed.rmsnorm = t_norm;
+	timed.rmsnorm_backward = t_norm_back;
+	timed.silu_gate = t_silu;
+	timed.silu_gate_backward = t_silu_back;
+	timed.rope = t_rope;
+	timed.add = t_add;
+	timed.copy_rows = t_copy;
+	timed.sumsq = t_sumsq;
 	d->ops = &timed;
 }
 
-static void print_profile(double total)
+/* Of all repetitions together: total seconds, against the mean peak of their processors */
+static void print_parts(double total, int reps, double peak)
 {
-	p_time[P_OTHER] = total;
-	for (int i = 0; i < P_OTHER; i++)
-		p_time[P_OTHER] -= p_time[i];
-	for (int i = 0; i < P_N; i++)
-		fprintf(stderr, "  %-18s %8.1f ms %5.1f %%\n", p_name[i], 1e3 * p_time[i], 100 * p_time[i] / total);
-	fprintf(stderr, "  gemm: %.1f GFLOP at %.1f GFLOP/s\n", 1e-9 * p_flop, 1e-9 * p_flop / p_time[P_GEMM]);
+	p_time[P_REST] = total;
+	for (int i = 0; i < P_REST; i++)
+		p_time[P_REST] -= p_time[i];
+	for (int i = 0; i < P_N; i++) {
+		fprintf(stderr, "  %-18s %8.1f ms a step %5.1f %%", p_name[i], 1e3 * p_time[i] / reps, 100 * p_time[i] / total);
+		if (p_flop[i] > 0)
+			fprintf(stderr, "  %5.1f GFLOP at %5.1f GFLOP/s, %2.0f %% of the peak", 1e-9 * p_flop[i] / reps, 1e-9 * p_flop[i] / p_time[i], 100 * p_flop[i] / p_time[i] / peak);
+		fputc('\n', stderr);
+	}
 }
 
 /* ---- one shape ---- */
@@ -131,6 +188,12 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+/* x sorted */
+static double at(const double *x, int n, double share)
+{
+	return x[(int)(share * (n - 1) + 0.5)];
+}
+
 static void cpu_name(char *ret, size_t size)
 {
 	char line[256], *colon;
@@ -146,19 +209,53 @@ static void cpu_name(char *ret, size_t size)
 		fclose(f);
 }
 
-static void emit(const char *figure, int n, double value, const char *unit, double low, double high, int threads)
+static void emit(const char *figure, int n, double *x, int reps, const char *unit, const char *against, int threads)
 {
-	char cpu[160];
+	char cpu[160], of[64] = "null", ratio[32] = "null";
 	cpu_name(cpu, sizeof cpu);
-	printf("{\"figure\":\"%s_%d\",\"value\":%.5g,\"unit\":\"%s\",\"against\":null,\"ratio\":null,\"ci\":[%.5g,%.5g],\"threads\":%d,"
+	qsort(x, (size_t)reps, sizeof *x, by_value);
+	if (against) {
+		snprintf(of, sizeof of, "\"%s\"", against);
+		snprintf(ratio, sizeof ratio, "%.3f", at(x, reps, 0.5));
+	}
+	printf("{\"figure\":\"%s_%d\",\"value\":%.5g,\"unit\":\"%s\",\"against\":%s,\"ratio\":%s,\"ci\":[%.5g,%.5g],\"threads\":%d,"
 	       "\"commit\":\"%s\",\"cpu\":\"%s\"}\n",
-	       figure, n, value, unit, low, high, threads, REDRAFT_COMMIT, cpu);
+	       figure, n, at(x, reps, 0.5), unit, of, ratio, at(x, reps, 0.1), at(x, reps, 0.9), threads, REDRAFT_COMMIT, cpu);
 	fflush(stdout);
 }
 
-static int run(int n, int threads, int want_profile)
+static void measure(struct dev *d, struct trainer *t, const struct train_batch *b, int threads)
 {
-	const struct eagle3_config c = {.H = 576, .H_t = 576, .I = 1536, .n_head = 9, .n_kv = 3, .hd = 64, .V = 49152, .V_d = 8192,
+	double rate[MAX_REPS], share[MAX_REPS], total = 0, peaks = 0, begin = now();
+	struct train_result res;
+	struct pool *pool;
+	int reps = 0;
+	if (pool_new(threads, &pool))
+		exit(1);
+	watch_ops(d);
+	while (reps < MAX_REPS && (reps < 3 || now() - begin < 20)) {
+		double peak = fma_rate(pool, threads, d->isa, now), flop = 0, t0 = now(), took;
+		for (int i = 0; i < P_N; i++)
+			flop -= p_flop[i];
+		if (trainer_eagle3.step(t, b, &res))
+			exit(1);
+		took = now() - t0;
+		for (int i = 0; i < P_N; i++)
+			flop += p_flop[i];
+		total += took;
+		peaks += peak;
+		rate[reps] = b->n / took;
+		share[reps++] = flop / took / peak;
+	}
+	pool_free(pool);
+	print_parts(total, reps, peaks / reps);
+	emit("ttt_tokens_per_s", b->n, rate, reps, "tok/s", NULL, threads);
+	emit("ttt_of_limit", b->n, share, reps, "of the FMA peak", "counted work", threads);
+}
+
+static int run(int n, int threads, int vocabulary, enum dev_isa isa)
+{
+	const struct eagle3_config c = {.H = 576, .H_t = 576, .I = 1536, .n_head = 9, .n_kv = 3, .hd = 64, .V = 49152, .V_d = vocabulary,
 					.rms_eps = (real)1e-5, .rope = {.theta = 10000, .kind = ROPE_DEFAULT}, .max_ctx = 8192};
 	const struct train_options opt = {.ttt_steps = 7, .decay = (real)0.8,
 					  .optimizer = getenv("BENCH_MUON") ? OPT_MUON : OPT_ADAMW, .lr = (real)1e-3, .muon_lr = (real)0.02,
@@ -170,13 +267,11 @@ static int run(int n, int threads, int want_profile)
 	struct errtext e = {""};
 	struct train_batch b;
 	struct train_result res;
-	double took[MAX_REPS], begin = now();
-	int reps = 0;
 	int64_t *d2t = calloc((size_t)c.V_d, sizeof *d2t);
 	uint16_t *embedding = need(V * H * sizeof *embedding);
 	for (size_t i = 0; i < V * H; i++)
 		embedding[i] = f32_to_bf16((float)noise(&s));
-	if (dev_cpu_new(threads, ISA_AUTO, &d) || trainer_eagle3.new(d, &c, &opt, d2t, embedding, &t, &e)) {
+	if (dev_cpu_new(threads, isa, &d) || trainer_eagle3.new(d, &c, &opt, d2t, embedding, &t, &e)) {
 		fprintf(stderr, "bench_ttt: %s\n", e.text);
 		return 1;
 	}
@@ -184,29 +279,23 @@ static int run(int n, int threads, int want_profile)
 	make_batch(&b, &c, n);
 	if (trainer_eagle3.step(t, &b, &res)) /* warm-up: memory is touched here */
 		return 1;
-	if (want_profile)
-		profile(d);
-	while (reps < MAX_REPS && (reps < 3 || now() - begin < 20) && !(want_profile && reps)) {
-		double t0 = now();
-		if (trainer_eagle3.step(t, &b, &res))
-			return 1;
-		took[reps++] = now() - t0;
-	}
-	if (want_profile)
-		print_profile(took[0]);
-	qsort(took, (size_t)reps, sizeof *took, by_value);
-	emit("ttt_tokens_per_s", n, n / took[reps / 2], "tok/s", n / took[reps - 1], n / took[0], threads);
+	measure(d, t, &b, threads);
 	struct rusage u;
 	getrusage(RUSAGE_SELF, &u);
 	double mib = (double)u.ru_maxrss / 1024;
-	emit("ttt_peak_memory", n, mib, "MiB", mib, mib, threads);
+	emit("ttt_peak_memory", n, &mib, 1, "MiB", NULL, threads);
 	return 0;
 }
 
 int main(int argc, char **argv)
 {
+	enum dev_isa isa = ISA_AUTO;
+	if (argc > 4 && dev_isa_parse(argv[4], &isa)) {
+		fprintf(stderr, "bench_ttt: no path of that name: %s\n", argv[4]);
+		return 2;
+	}
 	if (argc >= 3)
-		return run(atoi(argv[1]), atoi(argv[2]), argc > 3 && atoi(argv[3]));
+		return run(atoi(argv[1]), atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 8192, isa);
 	const char *const rows[] = {"512", "2048"}, *const threads[] = {"1", "2"};
 	for (int i = 0; i < 4; i++) {
 		pid_t pid = fork();
