@@ -176,7 +176,7 @@ struct ops {
 	int (*gemm)(struct dev *d, real *C, int ldc, bool tA, const real *A, int lda, bool tB, const real *B, int ldb, int M, int N, int K, bool add);
 	/* dx += , dg +=  from dy, with y = x rstd g */
 	int (*rmsnorm_backward)(struct dev *d, real *dx, int lddx, real *dg, const real *dy, int lddy, const real *x, int ldx, const real *g, const real *rstd, int M, int H);
-	/* dgu = */
+	/* dgu = ; dgu may be gu */
 	int (*silu_gate_backward)(struct dev *d, real *dgu, const real *dy, const real *gu, int M, int I);
 	/* TTT attention (eagle3.md §3.3): query row t of the last step sees trunk rows
 	 * seg[t]..t and, of each diagonal, row t. out [n,nh*d], lse [n,nh]. seg [n]: first

@@ -45,7 +45,7 @@ struct ttt_step {
 	real *attn;          /* [n_k,Q] */
 	real *lse;           /* [A_k,Qa/hd] */
 	real *h1;            /* [n_k,H] after attention */
-	real *gu;            /* [n_k,2I] gate and up before SiLU */
+	real *gu;            /* [n_k,2I] gate and up before SiLU; backward: then their gradient */
 	real *dk, *dv;       /* [A_k,KVa] backward only */
 };
 
@@ -80,8 +80,7 @@ struct ttt {
 	real *norm;      /* [n,H] a normalised stream, recomputed where needed */
 	real *rstd;      /* [n] */
 	real *qkv;       /* [n,QKV] */
-	real *act, *dact;/* [n,I] */
-	real *dgu;       /* [n,2I] */
+	real *act;       /* [n,I]; backward: then its gradient */
 	real *dh;        /* [n,H] gradient of the residual stream, walks from the last step to fc */
 	real *dq;        /* [A,Qa] */
 	real *dattn;     /* [n,Q] */

@@ -31,13 +31,14 @@ static int mlp_backward(struct ttt *t, const struct ttt_step *s, int m)
 	/* h2 = h1 + act Wdown^T  =>  dWdown += dh^T act, dact = dh Wdown */
 	TRY(o->silu_gate(t->d, t->act, s->gu, m, I));
 	TRY(o->gemm(t->d, ttt_dw(t, E3_DOWN), I, true, t->dh, H, false, t->act, I, H, I, m, true));
-	TRY(o->gemm(t->d, t->dact, I, false, t->dh, H, false, ttt_w(t, E3_DOWN), I, m, I, H, false));
-	/* act = silu(gate) * up */
-	TRY(o->silu_gate_backward(t->d, t->dgu, t->dact, s->gu, m, I));
+	TRY(o->gemm(t->d, t->act, I, false, t->dh, H, false, ttt_w(t, E3_DOWN), I, m, I, H, false));
+	/* act = silu(gate) * up; its gradient has taken its place in t->act, and dgu takes that of gu, which nobody reads again */
+	real *dgu = s->gu;
+	TRY(o->silu_gate_backward(t->d, dgu, t->act, s->gu, m, I));
 	/* gu = y Wgu^T, y = norm_post(h1)  =>  dWgu += dgu^T y, dy = dgu Wgu */
 	TRY(o->rmsnorm(t->d, t->norm, H, t->rstd, s->h1, H, ttt_w(t, E3_NORM_POST), t->c.rms_eps, m, H));
-	TRY(o->gemm(t->d, ttt_dw(t, E3_GATE), H, true, t->dgu, 2 * I, false, t->norm, H, 2 * I, H, m, true));
-	TRY(o->gemm(t->d, t->norm, H, false, t->dgu, 2 * I, false, ttt_w(t, E3_GATE), H, m, H, 2 * I, false));
+	TRY(o->gemm(t->d, ttt_dw(t, E3_GATE), H, true, dgu, 2 * I, false, t->norm, H, 2 * I, H, m, true));
+	TRY(o->gemm(t->d, t->norm, H, false, dgu, 2 * I, false, ttt_w(t, E3_GATE), H, m, H, 2 * I, false));
 	/* the residual keeps dh, the norm adds its part: dh1 = dh + d(norm_post) */
 	return o->rmsnorm_backward(t->d, t->dh, H, ttt_dw(t, E3_NORM_POST), t->norm, H, s->h1, H, ttt_w(t, E3_NORM_POST), t->rstd, m, H);
 }

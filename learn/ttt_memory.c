@@ -9,7 +9,7 @@
 #include "learn/ttt.h"
 
 enum {
-	HEAD_CHUNK = 256, /* rows of logits at a time: 8 MB at V_d 8192 */
+	HEAD_CHUNK = 512, /* rows of logits at a time: 16 MB at V_d 8192; each time the head is read twice and its gradient once */
 	ALIGN = 16,       /* reals: arrays start on a cache line */
 };
 
@@ -201,8 +201,6 @@ static size_t cut(struct ttt *t, real *base, int n_rows, int att, int n_steps)
 			take(base, &at, &t->dmix, (size_t)att * (size_t)ttt_att_q(t));
 		}
 		take(base, &at, &t->dew, n * QKV);
-		take(base, &at, &t->dact, n * I);
-		take(base, &at, &t->dgu, n * 2 * I);
 		take(base, &at, &t->dh, n * H);
 		take(base, &at, &t->dhead, (n + 1) * H);
 		take(base, &at, &t->dhnorm, chunk * H);

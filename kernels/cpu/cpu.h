@@ -10,6 +10,7 @@
  * in pairs of k instead, for vdpbf16ps (`dot_pairs`); its KV pages do not.
  */
 #pragma once
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -121,6 +122,22 @@ static inline void cpu_split(int total, int unit, int t, int n, int *ret_from, i
 	int64_t units = (total + unit - 1) / unit;
 	*ret_from = cpu_min(total, (int)(units * t / n) * unit);
 	*ret_to = cpu_min(total, (int)(units * (t + 1) / n) * unit);
+}
+
+/* The next piece of [0, total) that no thread has: at most `most`, towards the end less, but `least` (which cuts it into
+ * whole units) at least, so that the threads end together. False: all is taken. *next begins at 0. */
+static inline bool cpu_next(_Atomic int *next, int total, int least, int most, int threads, int *ret_from, int *ret_to)
+{
+	int at = atomic_load_explicit(next, memory_order_relaxed), n;
+	do {
+		if (at >= total)
+			return false;
+		n = threads > 1 ? (total - at) / (2 * threads) / least * least : most;
+		n = cpu_min(cpu_min(most, cpu_max(least, n)), total - at);
+	} while (!atomic_compare_exchange_weak_explicit(next, &at, at + n, memory_order_relaxed, memory_order_relaxed));
+	*ret_from = at;
+	*ret_to = at + n;
+	return true;
 }
 
 /* The k-blocks of every matrix product: a function of K alone (the law of order). */

@@ -1,79 +1,78 @@
 /* C = op(A) op(B): training's matrix product, any transposition, f32.
  *
- * Blocks of B (kc x nc) and A (mc x kc) are packed on the fly into panels and
- * tiles that stay in L3; then threads each take a run of row tiles (or of panels,
- * when there are more of those). An element is the sum over k-blocks of one chain
- * each, so neither the blocking of M and N nor the threads change a bit.
+ * A block of B at a time becomes panels, which stay in L3. Then threads take rows of C: each packs
+ * the rows of A that it needs into tiles in its own L2, and takes the next rows when it is
+ * done, fewer towards the end, so that a thread whose processor somebody else wants holds
+ * nobody up for long. An element is the sum over k-blocks of one chain each, so neither the
+ * blocking of M and N nor the threads change a bit.
  */
 #include "kernels/cpu/cpu.h"
 #include <string.h>
 
-enum { GEMM_MC = 960, GEMM_NC = 1024, GEMM_L2_ROWS = 120 };
+enum {
+	GEMM_ROWS = 96,    /* of C at a time: they meet a panel while it is in L1 */
+	GEMM_NC = 2048,    /* columns of B packed at a time, and */
+	GEMM_B = 2 << 20,  /* numbers at most, or one k-block */
+};
 
 struct gemm_job {
 	const struct cpu_kernels *k;
 	real *C;
-	size_t ldc, lda, ldb;
+	size_t ldc, lda;
 	const real *A, *B;
-	bool tA, tB, add;
-	int M, N, K;
-	real *pa, *pb; /* packed blocks */
-	int m0, mc, n0, nc, k0, kc; /* the current ones */
-	bool pack_b;
+	size_t ks, js;      /* op(B)(k, j) = B[k*ks + j*js] */
+	bool tA, add;
+	int M, N, K, kb;
+	real *pa;           /* [threads][GEMM_ROWS][kb] packed blocks of A */
+	real *pb;           /* panels of columns [n0, n0+nc), rows [k0, k0+kc) */
+	int n0, nc, k0, kc;
+	_Atomic int next;   /* row of C that nobody has */
 };
 
 static void gemm_pack(void *ctx, int t, int n)
 {
 	const struct gemm_job *j = ctx;
-	int nr = j->k->nr, mr = j->k->mr, from, to;
-	size_t kc = (size_t)j->kc;
+	int nr = j->k->nr, from, to;
 
-	if (j->pack_b) {
-		cpu_split(j->nc, nr, t, n, &from, &to);
-		size_t ks = j->tB ? 1 : j->ldb, js = j->tB ? j->ldb : 1;
-		if (from < to)
-			cpu_pack(j->pb + (size_t)from * kc, nr, j->B + (size_t)j->k0 * ks + (size_t)(j->n0 + from) * js, ks, js, to - from,
-				 j->kc);
-	}
-	cpu_split(j->mc, mr, t, n, &from, &to);
-	size_t ks = j->tA ? j->lda : 1, js = j->tA ? 1 : j->lda;
+	cpu_split(j->nc, nr, t, n, &from, &to);
 	if (from < to)
-		cpu_pack(j->pa + (size_t)from * kc, mr, j->A + (size_t)j->k0 * ks + (size_t)(j->m0 + from) * js, ks, js, to - from, j->kc);
+		cpu_pack(j->pb + (size_t)from * (size_t)j->kc, nr, j->B + (size_t)j->k0 * j->ks + (size_t)(j->n0 + from) * j->js, j->ks, j->js, to - from, j->kc);
 }
 
-static void gemm_tile(const struct gemm_job *j, int r, int c)
+/* Rows [r0, r1) of C and the k-block at k, of which A holds these rows in tiles */
+static void gemm_tiles(const struct gemm_job *j, int r0, int r1, int k, const real *A)
 {
 	int nr = j->k->nr, mr = j->k->mr;
-	struct cpu_product p = {
-		.R = cpu_min(mr, j->mc - r),
-		.cols = cpu_min(nr, j->nc - c),
-		.K = j->kc,
-		.add = j->add || j->k0 > 0,
-		.C = j->C + (size_t)(j->m0 + r) * j->ldc + (size_t)(j->n0 + c),
-		.ldc = j->ldc,
-		.A = j->pa + (size_t)r * (size_t)j->kc,
-		.as_m = 1,
-		.as_k = (size_t)mr,
-		.B = j->pb + (size_t)c * (size_t)j->kc,
-		.bs = (size_t)nr,
-		.ps = (size_t)nr * (size_t)j->kc,
-	};
-	j->k->product_f32(&p);
+	struct cpu_product p = {.K = cpu_min(j->kb, j->k0 + j->kc - k), .add = j->add || k > 0, .ldc = j->ldc, .as_m = 1, .as_k = (size_t)mr, .bs = (size_t)nr, .ps = (size_t)nr * (size_t)j->kc};
+
+	for (int c = 0; c < j->nc; c += nr) {
+		p.cols = cpu_min(nr, j->nc - c);
+		p.B = j->pb + (size_t)(c / nr) * p.ps + (size_t)(k - j->k0) * (size_t)nr;
+		for (int r = r0; r < r1; r += mr) {
+			p.R = cpu_min(mr, r1 - r);
+			p.C = j->C + (size_t)r * j->ldc + (size_t)(j->n0 + c);
+			p.A = A + (size_t)(r - r0) * (size_t)p.K;
+			for (int i = 0; i < p.R && p.add; i++) {
+				__builtin_prefetch(p.C + (size_t)i * j->ldc);
+				__builtin_prefetch(p.C + (size_t)i * j->ldc + (p.cols - 1));
+			}
+			j->k->product_f32(&p);
+		}
+	}
 }
 
 static void gemm_part(void *ctx, int t, int n)
 {
-	const struct gemm_job *j = ctx;
-	int nr = j->k->nr, mr = j->k->mr, r0 = 0, r1 = j->mc, c0 = 0, c1 = j->nc;
+	struct gemm_job *j = ctx;
+	int r0, r1, mr = j->k->mr, end = j->k0 + j->kc;
+	real *pa = j->pa + (size_t)t * GEMM_ROWS * (size_t)j->kb;
+	size_t ks = j->tA ? j->lda : 1, js = j->tA ? 1 : j->lda;
 
-	if (j->mc / mr >= j->nc / nr)
-		cpu_split(j->mc, mr, t, n, &r0, &r1);
-	else
-		cpu_split(j->nc, nr, t, n, &c0, &c1);
-	for (int b = r0; b < r1; b += GEMM_L2_ROWS)
-		for (int c = c0; c < c1; c += nr)
-			for (int r = b; r < cpu_min(r1, b + GEMM_L2_ROWS); r += mr)
-				gemm_tile(j, r, c);
+	while (cpu_next(&j->next, j->M, 2 * mr, GEMM_ROWS, n, &r0, &r1))
+		for (int k = j->k0; k < end; k += j->kb) {
+			cpu_pack(pa, mr, j->A + (size_t)k * ks + (size_t)r0 * js, ks, js, r1 - r0, cpu_min(j->kb, end - k));
+			gemm_tiles(j, r0, r1, k, pa);
+		}
 }
 
 /* K = 0: C = 0, or nothing when adding */
@@ -96,35 +95,32 @@ int cpu_gemm(struct dev *d, real *C, int ldc, bool tA, const real *A, int lda, b
 		.tA = tA,
 		.A = A,
 		.lda = (size_t)lda,
-		.tB = tB,
-		.B = B,
-		.ldb = (size_t)ldb,
 		.M = M,
 		.N = N,
 		.K = K,
 		.add = add,
+		.B = B,
+		.ks = tB ? 1 : (size_t)ldb,
+		.js = tB ? (size_t)ldb : 1,
 	};
 	if (M == 0 || N == 0)
 		return 0;
 	if (K == 0)
 		return gemm_empty(&j);
-	int kb = cpu_kblock(K);
-	size_t pa = cpu_round_up((size_t)cpu_min(M, GEMM_MC), (size_t)j.k->mr) * (size_t)kb;
-	size_t pb = cpu_round_up((size_t)cpu_min(N, GEMM_NC), (size_t)j.k->nr) * (size_t)kb;
-	j.pb = cpu_scratch(d, (pa + pb + 16) * sizeof *j.pa);
+	j.kb = cpu_kblock(K);
+	int kc = cpu_min(K, cpu_max(1, GEMM_B / cpu_min(N, GEMM_NC) / j.kb) * j.kb);
+	size_t pb = cpu_round_up((size_t)cpu_min(N, GEMM_NC), (size_t)j.k->nr) * (size_t)kc, pa = (size_t)d->n_threads * GEMM_ROWS * (size_t)j.kb;
+	j.pb = cpu_scratch(d, (pa + pb + 16) * sizeof *j.pb);
 	if (!j.pb)
 		return -ENOMEM;
 	j.pa = j.pb + cpu_round_up(pb, 16);
 	for (j.n0 = 0; j.n0 < N; j.n0 += GEMM_NC)
-		for (j.k0 = 0; j.k0 < K; j.k0 += kb)
-			for (j.m0 = 0; j.m0 < M; j.m0 += GEMM_MC) {
-				j.nc = cpu_min(GEMM_NC, N - j.n0);
-				j.kc = cpu_min(kb, K - j.k0);
-				j.mc = cpu_min(GEMM_MC, M - j.m0);
-				j.pack_b = j.m0 == 0;
-				double work = 2.0 * j.mc * j.nc * j.kc;
-				cpu_run(d, work, gemm_pack, &j);
-				cpu_run(d, work, gemm_part, &j);
-			}
+		for (j.k0 = 0; j.k0 < K; j.k0 += kc) {
+			j.nc = cpu_min(GEMM_NC, N - j.n0);
+			j.kc = cpu_min(kc, K - j.k0);
+			j.next = 0;
+			cpu_run(d, 2.0 * M * j.nc * j.kc, gemm_pack, &j);
+			cpu_run(d, 2.0 * M * j.nc * j.kc, gemm_part, &j);
+		}
 	return 0;
 }
