@@ -24,6 +24,7 @@ struct job {
 	double *s; /* sparse: [m,K] q at the teacher's columns */
 	struct distill to;
 	int r0, m, Vd;
+	_Atomic int next; /* row that no thread has */
 };
 
 /* One row: its teacher, and what is known of its logits. */
@@ -37,13 +38,32 @@ struct row {
 	uint32_t hard;       /* the teacher's likeliest token */
 };
 
-/* sum min(a, mass b) in double, eight chains */
+/* sum b in double, eight chains */
+static double row_sum(const real *b, int n)
+{
+	double acc[8] = {0};
+	int i = 0;
+	for (; i + 8 <= n; i += 8)
+		for (int c = 0; c < 8; c++)
+			acc[c] += (double)b[i + c];
+	for (int c = 0; i < n; i++, c++)
+		acc[c] += (double)b[i];
+	return ((acc[0] + acc[4]) + (acc[2] + acc[6])) + ((acc[1] + acc[5]) + (acc[3] + acc[7]));
+}
+
+/* sum min(a, mass b), the same */
 static double min_sum(const real *a, const real *b, double mass, int n)
 {
 	double acc[8] = {0};
-	for (int i = 0; i < n; i++) {
+	int i = 0;
+	for (; i + 8 <= n; i += 8)
+		for (int c = 0; c < 8; c++) {
+			double r = mass * (double)b[i + c];
+			acc[c] += (double)a[i + c] < r ? (double)a[i + c] : r;
+		}
+	for (int c = 0; i < n; i++, c++) {
 		double r = mass * (double)b[i];
-		acc[i % 8] += (double)a[i] < r ? (double)a[i] : r;
+		acc[c] += (double)a[i] < r ? (double)a[i] : r;
 	}
 	return ((acc[0] + acc[4]) + (acc[2] + acc[6])) + ((acc[1] + acc[5]) + (acc[3] + acc[7]));
 }
@@ -109,9 +129,7 @@ static void dense_row(const struct job *j, int i, const struct row *r)
 	if (j->to.kind == DISTILL_HARD) {
 		ce = r->lse - (double)r->x[r->hard];
 	} else if (j->loss) {
-		for (int v = 0; v < V; v++)
-			ce += (double)r->p[v];
-		ce = r->lse * ce - (double)j->k->dot(r->p, r->x, V);
+		ce = r->lse * row_sum(r->p, V) - (double)j->k->dot(r->p, r->x, V);
 	}
 	j->k->exp_scaled(r->x, r->x, r->max, (real)exp((double)r->max - r->lse), V); /* q */
 	alpha = j->alpha || j->to.kind == DISTILL_LOG_ALPHA || j->to.kl != 1 ? min_sum(r->x, r->p, r->mass, V) : 0;
@@ -169,7 +187,15 @@ static void reverse_row(const struct job *j, int i, const struct row *r)
 
 static uint32_t first_equal(const real *x, int n, real max)
 {
-	for (int i = 0; i < n; i++)
+	int i = 0;
+	for (; i + 64 <= n; i += 64) { /* without a branch each, so that the compiler may take several at a time */
+		int found = 0;
+		for (int c = 0; c < 64; c++)
+			found |= x[i + c] == max;
+		if (found)
+			break;
+	}
+	for (; i < n; i++)
 		if (x[i] == max)
 			return (uint32_t)i;
 	return 0;
@@ -201,11 +227,11 @@ static void one_row(const struct job *j, int i)
 
 static void part(void *ctx, int t, int n)
 {
-	const struct job *j = ctx;
-	int from, to;
-	cpu_split(j->m, 1, t, n, &from, &to);
-	for (int i = from; i < to; i++)
-		one_row(j, i);
+	struct job *j = ctx;
+	(void)t;
+	for (int i, end; cpu_next(&j->next, j->m, 1, 16, n, &i, &end);)
+		for (; i < end; i++)
+			one_row(j, i);
 }
 
 int cpu_distill(struct dev *d, real *logits, real *loss, uint32_t *argmax, real *alpha, const struct teacher *q, int r0, const real *w,

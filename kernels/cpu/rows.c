@@ -110,12 +110,21 @@ int cpu_add(struct dev *d, real *y, const real *x, size_t n)
 	return cpu_axpby(d, y, 1, x, 1, n);
 }
 
+static void copy_part(void *ctx, int t, int n)
+{
+	const struct rows_job *j = ctx;
+	int from, to;
+	cpu_split(j->M, 1, t, n, &from, &to);
+	for (int m = from; m < to; m++)
+		memcpy(j->y + (size_t)m * j->ldy, j->x + (j->rows ? j->rows[m] : (size_t)m) * j->ldx, (size_t)j->n * sizeof *j->y);
+}
+
 int cpu_copy_rows(struct dev *d, real *y, int ldy, const real *x, int ldx, const uint32_t *rows, int M, int n)
 {
 	if (M < 0 || n < 0 || ldy < n || ldx < n)
 		return cpu_bad(d, "copy_rows");
-	for (int m = 0; m < M; m++)
-		memcpy(y + (size_t)m * (size_t)ldy, x + (rows ? rows[m] : (size_t)m) * (size_t)ldx, (size_t)n * sizeof *y);
+	struct rows_job j = {.y = y, .ldy = (size_t)ldy, .x = x, .ldx = (size_t)ldx, .rows = rows, .M = M, .n = n};
+	cpu_run(d, 0.5 * M * n, copy_part, &j);
 	return 0;
 }
 

@@ -12,6 +12,7 @@ struct ttt_job {
 	int n, nk, nh, nkv, hd; /* query rows, trunk keys */
 	real scale;
 	struct kv_pool pool; /* forward: trunk keys and values as pages */
+	_Atomic int next; /* piece of work that no thread has */
 	real *mem; /* threads' working memory */
 	size_t reals; /* of one thread */
 	real *part_k, *part_v; /* backward: [nh * splits][nk rounded up][dp] */

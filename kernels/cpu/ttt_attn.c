@@ -89,15 +89,15 @@ static void ttt_rows(const struct ttt_job *j, struct attn_block *b, int t0, int 
 
 static void ttt_forward_part(void *ctx, int t, int n)
 {
-	const struct ttt_job *j = ctx;
+	struct ttt_job *j = ctx;
 	struct attn_block b = {.pool = &j->pool};
 	int rows = cpu_max(1, ATTN_ROWS / (j->nh / j->nkv)), blocks = (j->n + rows - 1) / rows;
 
 	attn_block_memory(&b, j->k, j->hd, j->mem + (size_t)t * j->reals);
-	/* later rows cost more: deal blocks out in turn */
-	for (int i = t; i < blocks * j->nkv; i += n) {
+	/* later rows cost more: the last ones first */
+	for (int i, end; cpu_next(&j->next, blocks * j->nkv, 1, 1, n, &i, &end);) {
 		b.head = i % j->nkv;
-		int t0 = i / j->nkv * rows;
+		int t0 = (blocks - 1 - i / j->nkv) * rows;
 		ttt_rows(j, &b, t0, cpu_min(rows, j->n - t0));
 	}
 }

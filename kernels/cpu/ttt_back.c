@@ -175,24 +175,25 @@ static void head_blocks(struct head *a, int q0, int rows)
 
 static void back_pieces(void *ctx, int t, int n)
 {
-	const struct ttt_job *j = ctx;
+	struct ttt_job *j = ctx;
 	struct head a = {.j = j, .np = (int)cpu_round_up((size_t)j->n, BK), .nkp = (int)cpu_round_up((size_t)j->nk, BK),
 			 .dp = (int)cpu_round_up((size_t)j->hd, (size_t)j->k->nr)};
 	size_t piece = (size_t)a.nkp * (size_t)a.dp;
 	int loaded = -1;
 
 	head_memory(&a, j->mem + (size_t)t * j->reals);
-	for (int i = j->nh * SPLITS * t / n; i < j->nh * SPLITS * (t + 1) / n; i++) {
-		if (i / SPLITS != loaded)
-			head_load(&a, i / SPLITS);
-		loaded = i / SPLITS;
-		a.dk = j->part_k + (size_t)i * piece;
-		a.dv = j->part_v + (size_t)i * piece;
-		memset(a.dk, 0, piece * sizeof(real));
-		memset(a.dv, 0, piece * sizeof(real));
-		for (int q0 = i % SPLITS * BQ; q0 < j->n; q0 += SPLITS * BQ)
-			head_blocks(&a, q0, cpu_min(BQ, j->n - q0));
-	}
+	for (int i, end; cpu_next(&j->next, j->nh * SPLITS, 1, 2 * SPLITS, n, &i, &end);)
+		for (; i < end; i++) {
+			if (i / SPLITS != loaded)
+				head_load(&a, i / SPLITS);
+			loaded = i / SPLITS;
+			a.dk = j->part_k + (size_t)i * piece;
+			a.dv = j->part_v + (size_t)i * piece;
+			memset(a.dk, 0, piece * sizeof(real));
+			memset(a.dv, 0, piece * sizeof(real));
+			for (int q0 = i % SPLITS * BQ; q0 < j->n; q0 += SPLITS * BQ)
+				head_blocks(&a, q0, cpu_min(BQ, j->n - q0));
+		}
 }
 
 /* Diagonal i of row t: w = exp(s - M), dv_i = w dO, ds = w (dO . v_i - delta) */
