@@ -123,10 +123,15 @@ static const real *trainer_grads(struct trainer *t)
 
 static void trainer_init_random(struct trainer *t, uint64_t seed)
 {
+	bool had = t->host_params;
 	if (!trainer_params(t))
 		return;
 	draft_init_random(&t->ttt->c, seed, t->host_params);
 	trainer_params_changed(t);
+	if (had)
+		return;
+	free(t->host_params); /* nobody has asked for a copy yet */
+	t->host_params = NULL;
 }
 
 /* What would make an op read out of bounds; features and probabilities are only numbers. */

@@ -2,7 +2,7 @@
 """SpecForge's TTT training core on this machine, at bench_ttt's shape: the peer of its figures.
 
     python3 -m venv V && V/bin/pip install torch transformers safetensors && V/bin/pip install --no-deps specforge==0.2.0
-    V/bin/python tests/bench/specforge_peer.py [ROWS THREADS] [fp32|bf16]
+    V/bin/python tests/bench/specforge_peer.py [ROWS THREADS [fp32|bf16 [VOCABULARY]]]
 
 Runs OnlineEagle3Model (7 steps, decay 0.8) with the "sdpa" backend, AdamW and clipping, and
 prints tokens/s and peak memory in bench_ttt's JSON. Stand-ins: the
@@ -106,6 +106,8 @@ def run(rows, threads, kind):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 4:
+        V_D = int(sys.argv[4])
     if len(sys.argv) >= 3:
         run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "fp32")
     else:
