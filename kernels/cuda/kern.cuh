@@ -7,10 +7,13 @@
 
 #ifdef __CUDACC__
 #define LAUNCH(kernel, grid, block, shared, stream, ...) kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
-#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) float name[]
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(128) float name[]
 #define UNROLL _Pragma("unroll")
+#define UNROLL_BY_(n) _Pragma(#n)
+#define UNROLL_BY(n) UNROLL_BY_(unroll n)
 #else
 #define UNROLL
+#define UNROLL_BY(n)
 #endif
 
 enum { WARP = 32 };

@@ -94,12 +94,22 @@ struct ck_ttt {
 	const float *q, *out, *lse, *dout;
 	float *o, *l, *dq, *delta; /* delta [n,nh] scratch */
 	const uint32_t *seg;      /* or NULL: row t sees trunk keys seg[t]..t */
+	const uint16_t *kb, *vb, *qb, *dob; /* bf16 of k[0], v[0], q, dout: the trunk goes over tensor cores (hd as ck_ttt_tensor says); NULL: f32.
+					     * qb and dob backward only */
 	const uint32_t *lo, *hi;  /* or: keys [lo[t], hi[t]) of a further block, merged into o, l and dq as they are */
 	int n_steps, n, nk, nh, nkv, hd; /* n query rows, nk keys */
 	float scale;
 };
 cudaError_t ck_ttt_forward(cudaStream_t s, const struct ck_ttt *t);
 cudaError_t ck_ttt_backward(cudaStream_t s, const struct ck_ttt *t);
+
+/* ---- ttt_tensor.cu ---- */
+static inline int ck_ttt_tensor(int hd) /* heads that it knows */
+{
+	return hd == 64 || hd == 128;
+}
+cudaError_t ck_ttt_tensor_forward(cudaStream_t s, const struct ck_ttt *t);
+cudaError_t ck_ttt_tensor_backward(cudaStream_t s, const struct ck_ttt *t); /* dq, dk[0], dv[0] and delta */
 
 /* ---- distill.cu ---- */
 enum ck_distill_kind { CK_MIX, CK_LOG_ALPHA, CK_REVERSE_KL, CK_HARD }; /* as enum distill_kind */

@@ -40,6 +40,44 @@ static int ttt_of(struct dev *d, struct ck_ttt *t, const struct ttt_kv *kv, cons
 	return seg ? cuda_stage_ids(d, seg, n, &t->seg) : 0;
 }
 
+/* bf16 copies of `count` of an array each, for the tensor cores, into one scratch with `more` bytes behind them; *ret_more is there. Nothing of it
+ * where the arithmetic is f32's, or heads are of a width that ttt_tensor.cu does not know. */
+struct rounded {
+	const uint16_t **to;
+	const float *from;
+	size_t n;
+};
+
+static int round_off(struct dev *d, const struct ck_ttt *t, const struct rounded *x, int count, size_t more, void **ret_more)
+{
+	bool tensor = cuda_of(d)->q.math == MATH_FAST && ck_ttt_tensor(t->hd);
+	size_t bytes = 0;
+	void *at = NULL;
+	for (int i = 0; i < count && tensor; i++)
+		bytes += cuda_round_up(x[i].n * 2, 256);
+	int r = bytes + more ? cuda_scratch(d, bytes + more, &at) : 0;
+	if (r)
+		return r;
+	if (more)
+		*ret_more = (char *)at + bytes;
+	for (int i = 0; i < count && tensor && !r; i++) {
+		*x[i].to = at;
+		r = cuda_done(d, ck_pack_bf16(cuda_of(d)->stream, at, x[i].from, x[i].n), "ttt_attn: bf16");
+		at = (char *)at + cuda_round_up(x[i].n * 2, 256);
+	}
+	return r;
+}
+
+static int forward(struct dev *d, struct ck_ttt *t, real *out, real *lse, const char *what)
+{
+	size_t n = (size_t)t->nk * (size_t)(t->nkv * t->hd);
+	const struct rounded x[] = {{&t->kb, t->k[0], n}, {&t->vb, t->v[0], n}};
+	int r = round_off(d, t, x, 2, 0, NULL);
+	t->o = out;
+	t->l = lse;
+	return r ? r : cuda_done(d, ck_ttt_forward(cuda_of(d)->stream, t), what);
+}
+
 int cuda_ttt_attn(struct dev *d, real *out, real *lse, const real *q, const struct ttt_kv *kv, const uint32_t *seg, int n, int nh, int nkv, int hd, real scale)
 {
 	struct ck_ttt t;
@@ -48,15 +86,15 @@ int cuda_ttt_attn(struct dev *d, real *out, real *lse, const real *q, const stru
 	if (!n)
 		return 0;
 	int r = ttt_of(d, &t, kv, q, seg, n, nh, nkv, hd, scale);
-	t.o = out;
-	t.l = lse;
-	return r ? r : cuda_done(d, ck_ttt_forward(cuda_of(d)->stream, &t), "ttt_attn");
+	return r ? r : forward(d, &t, out, lse, "ttt_attn");
 }
 
 static int backward(struct dev *d, struct ck_ttt *t, real *dq, const real *dout, const real *out, const real *lse, const char *what)
 {
+	size_t n = (size_t)t->nk * (size_t)(t->nkv * t->hd), rows = (size_t)t->n * (size_t)t->nh;
+	const struct rounded x[] = {{&t->kb, t->k[0], n}, {&t->vb, t->v[0], n}, {&t->qb, t->q, rows * (size_t)t->hd}, {&t->dob, dout, rows * (size_t)t->hd}};
 	void *delta;
-	int r = cuda_scratch(d, (size_t)t->n * (size_t)t->nh * sizeof(float), &delta);
+	int r = round_off(d, t, x, 4, rows * sizeof(float), &delta);
 	if (r)
 		return r;
 	t->dq = dq;
@@ -94,9 +132,7 @@ int cuda_ttt_attn_more(struct dev *d, real *out, real *lse, const real *q, const
 	if (!n || !b->n)
 		return 0;
 	int r = ttt_of_block(d, &t, b, q, n, nh, nkv, hd, scale);
-	t.o = out;
-	t.l = lse;
-	return r ? r : cuda_done(d, ck_ttt_forward(cuda_of(d)->stream, &t), "ttt_attn_more");
+	return r ? r : forward(d, &t, out, lse, "ttt_attn_more");
 }
 
 int cuda_ttt_attn_more_backward(struct dev *d, real *dq, const struct ttt_block *b, const real *dout, const real *out, const real *lse, const real *q, int n, int nh,

@@ -1,4 +1,4 @@
-/* TTT attention: a causal trunk plus one diagonal key for each earlier step, forward
+/* TTT attention on FP32 units: a causal trunk plus one diagonal key for each earlier step, forward
  * and backward (eagle3.md 3.3, 3.5). With the merged output O and log-sum-exp M:
  *   delta_t = dO_t . O_t,  P = exp(S - M),  dS = P (dO V' - delta)
  *   dQ = scale dS K,  dV += P' dO,  dK += scale dS' Q
@@ -10,28 +10,7 @@
  * A further block of trunk keys, as it comes round a ring of ranks, is the same with bounds
  * of its own for each row; its result is merged with what is there by the log-sum-exp.
  */
-#include "kernels/cuda/attn.cuh"
-
-static __device__ inline int first_key(const struct ck_ttt *t, int row)
-{
-	return t->lo ? (int)t->lo[row] : t->seg ? (int)t->seg[row] : 0;
-}
-
-static __device__ inline int last_key(const struct ck_ttt *t, int row)
-{
-	return t->hi ? (int)t->hi[row] - 1 : row;
-}
-
-static __device__ inline int max_int(int a, int b)
-{
-	return a > b ? a : b;
-}
-
-/* Element of channel 0 of (row, head) in an array of nh heads a row */
-static __device__ inline size_t head_at(const struct ck_ttt *t, int row, int head, int heads)
-{
-	return ((size_t)row * (size_t)heads + (size_t)head) * (size_t)t->hd;
-}
+#include "kernels/cuda/ttt.cuh"
 
 /* `rows` rows from `row` on of one head of x, times a, into shared memory [32][hd+1]; all threads take part */
 static __device__ inline void load_rows(float *to, const struct ck_ttt *t, const float *x, int heads, int head, int row, int rows, float a)
@@ -79,57 +58,6 @@ static __device__ inline void load_queries(float *to, const struct ck_ttt *t, co
 	}
 }
 
-/* One diagonal key more for a row */
-static __device__ inline void attend_one(struct softmax_row *r, const float *q, const float *k, const float *v, int d)
-{
-	float s = warp_dot(q, k, d), mx = fmaxf(r->max, s), keep = expf(r->max - mx), w = expf(s - mx);
-	r->sum = r->sum * keep + w;
-	r->max = mx;
-	UNROLL
-	for (int i = 0; i < CHANNELS; i++) {
-		int c = (int)threadIdx.x % WARP + i * WARP;
-		if (c < d)
-			r->acc[i] = r->acc[i] * keep + w * v[c];
-	}
-}
-
-/* Out and its log-sum-exp become those over the keys of before and of this block. */
-static __device__ inline void merge_row(const struct ck_ttt *t, const struct softmax_row *r, float *o, float *l)
-{
-	if (r->sum == 0)
-		return; /* it sees nothing of this block */
-	float had = *l;
-	double m = (double)r->max + log((double)r->sum), top = (double)had > m ? (double)had : m, both = top + log(exp((double)had - top) + exp(m - top));
-	float keep = (float)exp((double)had - both), take = (float)(exp(m - both) / (double)r->sum);
-	UNROLL
-	for (int i = 0; i < CHANNELS; i++) {
-		int c = (int)threadIdx.x % WARP + i * WARP;
-		if (c < t->hd)
-			o[c] = o[c] * keep + r->acc[i] * take;
-	}
-	__syncwarp(); /* every lane has read *l */
-	if (threadIdx.x % WARP == 0)
-		*l = (float)both;
-}
-
-static __device__ inline void finish_row(const struct ck_ttt *t, const struct query_tile *x, struct softmax_row *r, const float *q, int qr)
-{
-	int row = x->t0 + qr / x->group, head = x->kv_head * x->group + qr % x->group, lane = (int)threadIdx.x % WARP;
-	if (t->lo) {
-		merge_row(t, r, t->o + head_at(t, row, head, t->nh), t->l + (size_t)row * (size_t)t->nh + (size_t)head);
-		return;
-	}
-	size_t kv_at = head_at(t, row, x->kv_head, t->nkv);
-	for (int i = 1; i < t->n_steps; i++)
-		attend_one(r, q, t->k[i] + kv_at, t->v[i] + kv_at, t->hd);
-	UNROLL
-	for (int i = 0; i < CHANNELS; i++)
-		if (lane + i * WARP < t->hd)
-			t->o[head_at(t, row, head, t->nh) + (size_t)(lane + i * WARP)] = r->acc[i] / r->sum;
-	if (t->l && lane == 0)
-		t->l[(size_t)row * (size_t)t->nh + (size_t)head] = (float)((double)r->max + log((double)r->sum));
-}
-
 static __global__ void forward_kernel(struct ck_ttt t)
 {
 	DYNAMIC_SHARED(mem);
@@ -156,7 +84,7 @@ static __global__ void forward_kernel(struct ck_ttt t)
 	UNROLL
 	for (int i = 0; i < PER_WARP; i++)
 		if (warp + i * CK_WARPS < x.rows)
-			finish_row(&t, &x, &st[i], q + (warp + i * CK_WARPS) * hd, warp + i * CK_WARPS);
+			finish_row(&t, x.t0 + (warp + i * CK_WARPS) / x.group, x.kv_head * x.group + (warp + i * CK_WARPS) % x.group, &st[i], q + (warp + i * CK_WARPS) * hd, 1);
 }
 
 static dim3 query_grid(const struct ck_ttt *t)
@@ -167,6 +95,8 @@ static dim3 query_grid(const struct ck_ttt *t)
 
 cudaError_t ck_ttt_forward(cudaStream_t s, const struct ck_ttt *t)
 {
+	if (t->kb)
+		return ck_ttt_tensor_forward(s, t);
 	size_t shared = sizeof(float) * (size_t)(2 * CK_BLOCK * (t->hd + 1) + CK_TILE * t->hd + CK_WARPS * WARP);
 	cudaError_t e = cudaFuncSetAttribute((const void *)forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
 	if (e != cudaSuccess)
@@ -210,30 +140,6 @@ static __device__ inline void dq_block(float acc[CHANNELS], const float *q, cons
 	__syncwarp();
 }
 
-/* The diagonals' part of dq, and the row itself */
-static __device__ inline void dq_finish(const struct ck_ttt *t, const struct query_tile *x, float acc[CHANNELS], const float *q, const float *dO, int qr, float lse,
-					float delta)
-{
-	int row = x->t0 + qr / x->group, head = x->kv_head * x->group + qr % x->group, lane = (int)threadIdx.x % WARP;
-	size_t kv_at = head_at(t, row, x->kv_head, t->nkv);
-	for (int j = 1; j < t->n_steps; j++) {
-		const float *k = t->k[j] + kv_at;
-		float ds = expf(warp_dot(q, k, t->hd) - lse) * (warp_dot(dO, t->v[j] + kv_at, t->hd) - delta);
-		UNROLL
-		for (int i = 0; i < CHANNELS; i++)
-			if (lane + i * WARP < t->hd)
-				acc[i] += ds * k[lane + i * WARP];
-	}
-	UNROLL
-	for (int i = 0; i < CHANNELS; i++)
-		if (lane + i * WARP < t->hd) {
-			float *to = t->dq + head_at(t, row, head, t->nh) + (size_t)(lane + i * WARP);
-			*to = (t->lo ? *to : 0) + acc[i] * t->scale;
-		}
-	if (lane == 0)
-		t->delta[(size_t)row * (size_t)t->nh + (size_t)head] = delta;
-}
-
 static __global__ void dq_kernel(struct ck_ttt t)
 {
 	DYNAMIC_SHARED(mem);
@@ -272,7 +178,7 @@ static __global__ void dq_kernel(struct ck_ttt t)
 	for (int i = 0; i < PER_WARP; i++) {
 		int qr = warp + i * CK_WARPS;
 		if (qr < x.rows)
-			dq_finish(&t, &x, acc[i], q + qr * hd, dO + qr * hd, qr, lse[i], delta[i]);
+			finish_dq(&t, x.t0 + qr / x.group, x.kv_head * x.group + qr % x.group, acc[i], q + qr * hd, 1, dO + qr * hd, lse[i], delta[i]);
 	}
 }
 
@@ -365,7 +271,8 @@ static __global__ void diagonal_kernel(struct ck_ttt t)
 		}
 }
 
-cudaError_t ck_ttt_backward(cudaStream_t s, const struct ck_ttt *t)
+/* The trunk's gradients, and delta for the diagonals'. */
+static cudaError_t trunk_backward(cudaStream_t s, const struct ck_ttt *t)
 {
 	size_t keys = (size_t)(2 * CK_BLOCK * (t->hd + 1));
 	size_t by_rows = sizeof(float) * (keys + (size_t)(2 * CK_TILE * t->hd + CK_WARPS * WARP));
@@ -377,7 +284,13 @@ cudaError_t ck_ttt_backward(cudaStream_t s, const struct ck_ttt *t)
 		return e;
 	LAUNCH(dq_kernel, query_grid(t), THREADS, by_rows, s, *t);
 	LAUNCH(dkv_kernel, dim3((unsigned)(t->nk + CK_BLOCK - 1) / CK_BLOCK, (unsigned)t->nkv), THREADS, by_keys, s, *t);
-	if (t->n_steps > 1)
-		LAUNCH(diagonal_kernel, dim3((unsigned)(t->n + CK_WARPS - 1) / CK_WARPS, (unsigned)t->nkv), THREADS, 0, s, *t);
 	return cudaGetLastError();
+}
+
+cudaError_t ck_ttt_backward(cudaStream_t s, const struct ck_ttt *t)
+{
+	cudaError_t e = t->kb ? ck_ttt_tensor_backward(s, t) : trunk_backward(s, t);
+	if (e == cudaSuccess && t->n_steps > 1)
+		LAUNCH(diagonal_kernel, dim3((unsigned)(t->n + CK_WARPS - 1) / CK_WARPS, (unsigned)t->nkv), THREADS, 0, s, *t);
+	return e == cudaSuccess ? cudaGetLastError() : e;
 }

@@ -178,14 +178,14 @@ static void ttt_once(void *arg)
 	ok(d->ops->ttt_attn_backward(d, t->dq, &t->kv, t->dout, t->out, t->lse, t->q, NULL, t->n, 32, 8, 128, (real)0.088));
 }
 
-static void ttt(void)
+static void ttt(double tflops)
 {
 	struct ttt t = {.n = 8192 / shrink, .kv = {.n_steps = 2}};
 	size_t q = (size_t)t.n * 4096 * sizeof(real), kv = q / 4;
 	for (int i = 0; i < 2; i++)
 		t.kv.k[i] = memory(kv), t.kv.v[i] = memory(kv), t.kv.dk[i] = memory(kv), t.kv.dv[i] = memory(kv);
 	t.q = memory(q), t.out = memory(q), t.dq = memory(q), t.dout = memory(q), t.lse = memory((size_t)t.n * 32 * sizeof(real));
-	say("TTT attention forward and backward", 14.0 / 2 * t.n * t.n * 4096 / best_of(3, ttt_once, &t) / 1e12, "TFLOP/s", 0);
+	say("TTT attention forward and backward", 14.0 / 2 * t.n * t.n * 4096 / best_of(3, ttt_once, &t) / 1e12, "TFLOP/s", tflops);
 }
 
 int main(int argc, char **argv)
@@ -200,7 +200,7 @@ int main(int argc, char **argv)
 	double gbs = memory_limit(), tflops = product_limit();
 	layers("fast", gbs, tflops);
 	paged(gbs);
-	ttt();
+	ttt(tflops);
 	dev_free(d);
 	if (dev_new(&(struct dev_options){.kind = DEV_CUDA, .math = MATH_STRICT}, &d, &e))
 		return 1;

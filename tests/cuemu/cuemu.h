@@ -8,7 +8,7 @@
  * threads reach, a warp call with lanes missing, a block that is no multiple of 32.
  * Every other block runs its threads from the last to the first, so that a
  * missing barrier shows in the result. Dynamic shared memory starts as NaN.
- * Not covered: inline PTX, tensor cores, partial warp masks, the memory model.
+ * Tensor cores are in include/mma.h. Not covered: inline PTX, partial warp masks, the memory model.
  */
 #pragma once
 #include <cuda_runtime_api.h>

@@ -174,7 +174,7 @@ static void run_block(bool backwards)
 void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, const std::function<void()> &body)
 {
 	std::lock_guard<std::recursive_mutex> lock(one_grid);
-	std::vector<uint32_t> mem(shared / 4 + 1);
+	std::vector<uint32_t> mem(shared / 4 + 1 + 32); /* from 128 bytes on: what a tile of tensor cores needs */
 	b.kernel = kernel;
 	b.body = &body;
 	b.n = block.x * block.y * block.z;
@@ -190,7 +190,7 @@ void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, const st
 			for (bid.x = 0; bid.x < grid.x; bid.x++) {
 				for (auto &x : mem)
 					x = 0x7fffffff;
-				dynamic = (float *)mem.data();
+				dynamic = (float *)(((uintptr_t)mem.data() + 127) / 128 * 128);
 				run_block(nth++ % 2);
 			}
 }

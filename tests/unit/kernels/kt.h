@@ -30,8 +30,10 @@ enum { KT_MAX_THREADS = 3 };
 struct kt_path {
 	enum dev_kind kind;
 	enum dev_isa isa;
+	enum dev_math math;
 };
-static const struct kt_path kt_paths[] = {{DEV_CPU, ISA_PORTABLE}, {DEV_CPU, ISA_AVX2}, {DEV_CPU, ISA_AVX512}, {DEV_CUDA, ISA_AUTO}};
+static const struct kt_path kt_paths[] = {{DEV_CPU, ISA_PORTABLE, MATH_STRICT}, {DEV_CPU, ISA_AVX2, MATH_STRICT}, {DEV_CPU, ISA_AVX512, MATH_STRICT},
+					  {DEV_CUDA, ISA_AUTO, MATH_STRICT}, {DEV_CUDA, ISA_AUTO, MATH_FAST}};
 
 #define KT_TESTS(fn)                                                                          \
 	{#fn "/portable", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[0]},                   \
@@ -40,6 +42,9 @@ static const struct kt_path kt_paths[] = {{DEV_CPU, ISA_PORTABLE}, {DEV_CPU, ISA
 	{                                                                                     \
 #fn "/cuda", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[3]                          \
 	}
+
+/* Where fast arithmetic takes a way of its own */
+#define KT_FAST(fn) {#fn "/cuda fast", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[4]}
 
 static struct dev *kt_gpu; /* of the test that runs; NULL on the CPU */
 
@@ -62,7 +67,7 @@ static inline struct dev *kt_open(const struct dev_options *o)
 static inline struct dev *kt_dev(void **state, int threads)
 {
 	const struct kt_path *path = *state;
-	struct dev *d = kt_open(&(struct dev_options){.kind = path->kind, .threads = threads, .isa = path->isa, .wait = true});
+	struct dev *d = kt_open(&(struct dev_options){.kind = path->kind, .threads = threads, .isa = path->isa, .math = path->math, .wait = true});
 	assert_int_equal(d->kind, path->kind);
 	assert_int_equal(d->isa, path->isa);
 	return d;

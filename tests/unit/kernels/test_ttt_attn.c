@@ -1,8 +1,12 @@
 /* TTT attention, forward and backward: against a naive double reference whose
  * backward is written from the softmax's own definition; a sequence cut in two, whose
  * later rows meet the earlier keys as a block of their own, equals the whole; against finite
- * differences (double build); packing by segments equals separate runs; the same
- * bits for any number of threads.
+ * differences (double build); packing by segments equals separate runs, to the bit where the other run changes; the same
+ * bits for any number of threads and any call.
+ *
+ * "cuda fast" is the trunk on tensor cores: q, k, v and dO rounded to bf16, then P and dS. The bounds of what that may do, of a tensor's largest: where
+ * the inputs are bf16 as they stand, scores are f32's, and so is the log-sum-exp; out and the gradients have the rounding of P and dS, 2^-9 of
+ * each factor: 4e-3. Else every factor is off by up to 2^-9, a score of 64 products by some 2^-9 of itself: 1e-2 of out and the log-sum-exp, 2e-2 of the gradients.
  */
 #include "kt.h"
 
@@ -13,6 +17,19 @@ struct problem {
 	real *q, *dout;
 	struct ttt_kv kv;
 };
+
+struct bounds {
+	double out, lse, grad;
+	bool bf16; /* inputs are */
+};
+static const struct bounds exact = {3e-6, 2e-6, 5e-6, false}, bf16_inputs = {4e-3, 2e-6, 4e-3, true}, f32_inputs = {1e-2, 1e-2, 2e-2, false};
+
+/* The inputs of a problem become what bf16 can say */
+static void to_bf16(real *x, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		x[i] = (real)bf16_to_f32(f32_to_bf16((float)x[i]));
+}
 
 static void problem_new(struct problem *p, int n, int nh, int nkv, int hd, int steps, bool packed)
 {
@@ -130,17 +147,23 @@ static int backward(struct dev *d, const struct problem *p, real *dq, const real
 	return d->ops->ttt_attn_backward(d, dq, &p->kv, p->dout, out, lse, p->q, p->seg, p->n, p->nh, p->nkv, p->hd, p->scale);
 }
 
-static void check(struct dev *d, int n, int nh, int nkv, int hd, int steps, bool packed)
+static void check_to(struct dev *d, int n, int nh, int nkv, int hd, int steps, bool packed, struct bounds tol)
 {
 	struct problem p;
 	struct reference ref;
 	problem_new(&p, n, nh, nkv, hd, steps, packed);
-	reference_new(&ref, &p);
 	size_t qn = (size_t)(n * nh * hd), kn = (size_t)(n * nkv * hd), ln = (size_t)(n * nh);
+	if (tol.bf16) {
+		to_bf16(p.q, qn);
+		to_bf16(p.dout, qn);
+		for (int i = 0; i < steps; i++)
+			to_bf16((real *)(uintptr_t)p.kv.k[i], kn), to_bf16((real *)(uintptr_t)p.kv.v[i], kn);
+	}
+	reference_new(&ref, &p);
 	real *out = kt_reals(qn, 1), *lse = kt_reals(ln, 1), *dq = kt_reals(qn, 1);
 	assert_int_equal(forward(d, &p, out, lse), 0);
-	kt_close(out, ref.out, qn, KT_TOL(3e-6));
-	kt_close(lse, ref.lse, ln, KT_TOL(2e-6));
+	kt_close(out, ref.out, qn, KT_TOL(tol.out));
+	kt_close(lse, ref.lse, ln, KT_TOL(tol.lse));
 	/* dk and dv are added to: start from 0.5 */
 	for (int i = 0; i < steps; i++)
 		for (size_t x = 0; x < kn; x++) {
@@ -149,16 +172,64 @@ static void check(struct dev *d, int n, int nh, int nkv, int hd, int steps, bool
 			ref.dv[i][x] += 0.5;
 		}
 	assert_int_equal(backward(d, &p, dq, out, lse), 0);
-	kt_close(dq, ref.dq, qn, KT_TOL(5e-6));
+	kt_close(dq, ref.dq, qn, KT_TOL(tol.grad));
 	for (int i = 0; i < steps; i++) {
-		kt_close(p.kv.dk[i], ref.dk[i], kn, KT_TOL(5e-6));
-		kt_close(p.kv.dv[i], ref.dv[i], kn, KT_TOL(5e-6));
+		kt_close(p.kv.dk[i], ref.dk[i], kn, KT_TOL(tol.grad));
+		kt_close(p.kv.dv[i], ref.dv[i], kn, KT_TOL(tol.grad));
 	}
 	kt_free(out);
 	kt_free(lse);
 	kt_free(dq);
 	reference_done(&ref, &p);
 	problem_done(&p);
+}
+
+static void check(struct dev *d, int n, int nh, int nkv, int hd, int steps, bool packed)
+{
+	check_to(d, n, nh, nkv, hd, steps, packed, exact);
+}
+
+/* Both widths that tensor cores have kernels for; lengths around a tile of 64, and one row; heads that share keys; and a width that stays f32 */
+static void on_tensor_cores(void **state)
+{
+	struct dev *d = kt_dev(state, 1);
+	kt_seed(15);
+	for (int inputs = 0; inputs < 2; inputs++) {
+		struct bounds tol = inputs ? f32_inputs : bf16_inputs;
+		check_to(d, 200, 6, 2, 64, 4, true, tol);
+		check_to(d, 129, 3, 3, 128, 3, false, tol);
+		check_to(d, 64, 5, 1, 128, 1, true, tol);
+		check_to(d, 63, 2, 2, 64, 2, false, tol);
+		check_to(d, 1, 2, 1, 128, 3, false, tol);
+	}
+	check(d, 70, 4, 2, 32, 3, true);
+	dev_free(d);
+}
+
+/* A row whose query or whose keys are NaN is NaN, and says so of the gradients; the rows before it are not. */
+static void nan_shows(void **state)
+{
+	enum { N = 90, BAD = 70, NH = 2, HD = 64 };
+	struct dev *d = kt_dev(state, 1);
+	struct problem p;
+	kt_seed(18);
+	for (int which = 0; which < 2; which++) {
+		problem_new(&p, N, NH, 1, HD, 2, false);
+		real *x = which ? (real *)(uintptr_t)p.kv.k[0] + BAD * HD : p.q + BAD * NH * HD, *out = kt_reals(N * NH * HD, 1), *lse = kt_reals(N * NH, 1), *dq = kt_reals(N * NH * HD, 1);
+		x[3] = (real)NAN;
+		assert_int_equal(forward(d, &p, out, lse), 0);
+		assert_int_equal(backward(d, &p, dq, out, lse), 0);
+		for (int h = 0; h < (which ? NH : 1); h++) { /* one head has that query, both that key */
+			assert_true(isnan(out[(BAD * NH + h) * HD]) && isnan(lse[BAD * NH + h]) && isnan(dq[(BAD * NH + h) * HD]));
+			assert_true(!isnan(out[(63 * NH + h) * HD]) && !isnan(lse[63 * NH + h]) && !isnan(dq[(63 * NH + h) * HD]));
+		}
+		assert_true(isnan(p.kv.dv[0][0]));
+		kt_free(out);
+		kt_free(lse);
+		kt_free(dq);
+		problem_done(&p);
+	}
+	dev_free(d);
 }
 
 static void against_reference(void **state)
@@ -257,7 +328,7 @@ static struct problem part_of(const struct problem *p, int from, int to)
 	return part;
 }
 
-static void check_cut(struct dev *d, int n, int cut, int nh, int nkv, int hd, int steps, bool packed)
+static void check_cut(struct dev *d, int n, int cut, int nh, int nkv, int hd, int steps, bool packed, struct bounds tol)
 {
 	struct problem p;
 	struct reference ref;
@@ -276,15 +347,15 @@ static void check_cut(struct dev *d, int n, int cut, int nh, int nkv, int hd, in
 	assert_int_equal(forward(d, &a, out, lse), 0);
 	assert_int_equal(forward(d, &b, out + qa, lse + la), 0);
 	assert_int_equal(d->ops->ttt_attn_more(d, out + qa, lse + la, b.q, &block, b.n, nh, nkv, hd, p.scale), 0);
-	kt_close(out, ref.out, qn, KT_TOL(3e-6));
-	kt_close(lse, ref.lse, ln, KT_TOL(2e-6));
+	kt_close(out, ref.out, qn, KT_TOL(tol.out));
+	kt_close(lse, ref.lse, ln, KT_TOL(tol.lse));
 	assert_int_equal(backward(d, &a, dq, out, lse), 0);
 	assert_int_equal(backward(d, &b, dq + qa, out + qa, lse + la), 0);
 	assert_int_equal(d->ops->ttt_attn_more_backward(d, dq + qa, &block, b.dout, out + qa, lse + la, b.q, b.n, nh, nkv, hd, p.scale), 0);
-	kt_close(dq, ref.dq, qn, KT_TOL(5e-6));
+	kt_close(dq, ref.dq, qn, KT_TOL(tol.grad));
 	for (int i = 0; i < steps; i++) {
-		kt_close(p.kv.dk[i], ref.dk[i], kn, KT_TOL(5e-6));
-		kt_close(p.kv.dv[i], ref.dv[i], kn, KT_TOL(5e-6));
+		kt_close(p.kv.dk[i], ref.dk[i], kn, KT_TOL(tol.grad));
+		kt_close(p.kv.dv[i], ref.dv[i], kn, KT_TOL(tol.grad));
 	}
 	hi[b.n - 1] = (uint32_t)cut + 1; /* past the block */
 	assert_int_equal(d->ops->ttt_attn_more(d, out + qa, lse + la, b.q, &block, b.n, nh, nkv, hd, p.scale), -EINVAL);
@@ -303,10 +374,74 @@ static void cut_in_two(void **state)
 {
 	struct dev *d = kt_dev(state, KT_MAX_THREADS);
 	kt_seed(14);
-	check_cut(d, 200, 70, 9, 3, 64, 3, false);
-	check_cut(d, 200, 131, 4, 4, 20, 2, false);
-	check_cut(d, 150, 60, 4, 2, 16, 4, true); /* a run begins before the cut, one after it */
-	check_cut(d, 9, 8, 2, 1, 6, 1, false);
+	check_cut(d, 200, 70, 9, 3, 64, 3, false, exact);
+	check_cut(d, 200, 131, 4, 4, 20, 2, false, exact);
+	check_cut(d, 150, 60, 4, 2, 16, 4, true, exact); /* a run begins before the cut, one after it */
+	check_cut(d, 9, 8, 2, 1, 6, 1, false, exact);
+	dev_free(d);
+}
+
+static void cut_on_tensor_cores(void **state)
+{
+	struct dev *d = kt_dev(state, 1);
+	kt_seed(16);
+	check_cut(d, 200, 70, 6, 2, 64, 3, false, f32_inputs);
+	check_cut(d, 150, 60, 4, 2, 128, 2, true, f32_inputs);
+	check_cut(d, 9, 8, 2, 1, 64, 1, false, f32_inputs);
+	dev_free(d);
+}
+
+/* Two runs in one pack: what the other one holds changes nothing of this one, to the bit; nor does asking again. */
+static void no_leak(void **state)
+{
+	enum { N = 150, CUT = 83 };
+	struct dev *d = kt_dev(state, 1);
+	struct problem p;
+	kt_seed(17);
+	problem_new(&p, N, 4, 2, 64, 3, true);
+	size_t w = 4 * 64, kw = 2 * 64;
+	real *out = kt_reals(N * w, 1), *lse = kt_reals(N * 4, 1), *dq = kt_reals(N * w, 1), *first[9] = {0};
+	for (int t = 0; t < N; t++)
+		p.seg[t] = t < CUT ? 0 : CUT;
+	for (int ask = 0; ask < 4; ask++) {
+		int from = ask < 2 ? CUT : 0, to = ask < 2 ? N : CUT; /* of the run that stays */
+		for (int i = 0; i < 3; i++) {
+			memset(p.kv.dk[i], 0, N * kw * sizeof(real));
+			memset(p.kv.dv[i], 0, N * kw * sizeof(real));
+		}
+		for (int t = 0; ask % 2 && t < N; t++)
+			for (size_t c = 0; c < w && (t < from || t >= to); c++) {
+				p.q[(size_t)t * w + c] *= -3;
+				p.dout[(size_t)t * w + c] += 5;
+				for (int i = 0; i < 3 && c < kw; i++) {
+					((real *)(uintptr_t)p.kv.k[i])[(size_t)t * kw + c] += 7;
+					((real *)(uintptr_t)p.kv.v[i])[(size_t)t * kw + c] *= 11;
+				}
+			}
+		for (int again = 0; again < 2; again++) {
+			for (int i = 0; i < 3 && again; i++) {
+				memset(p.kv.dk[i], 0, N * kw * sizeof(real));
+				memset(p.kv.dv[i], 0, N * kw * sizeof(real));
+			}
+			assert_int_equal(forward(d, &p, out, lse), 0);
+			assert_int_equal(backward(d, &p, dq, out, lse), 0);
+			const real *now[9] = {out, dq, lse, p.kv.dk[0], p.kv.dv[0], p.kv.dk[1], p.kv.dv[1], p.kv.dk[2], p.kv.dv[2]};
+			for (int i = 0; i < 9; i++) {
+				size_t row = i < 2 ? w : i == 2 ? 4 : kw;
+				if (ask % 2 == 0 && !again) {
+					kt_free(first[i]);
+					first[i] = kt_copy(now[i], N * row);
+				}
+				kt_same_bits(now[i] + (size_t)from * row, first[i] + (size_t)from * row, (size_t)(to - from) * row);
+			}
+		}
+	}
+	for (int i = 0; i < 9; i++)
+		kt_free(first[i]);
+	kt_free(out);
+	kt_free(lse);
+	kt_free(dq);
+	problem_done(&p);
 	dev_free(d);
 }
 
@@ -381,7 +516,8 @@ static void bad_input(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		KT_TESTS(against_reference), KT_TESTS(same_for_any_threads), KT_TESTS(packing), KT_TESTS(cut_in_two), KT_TESTS(bad_input),
+		KT_TESTS(against_reference), KT_TESTS(same_for_any_threads), KT_TESTS(packing), KT_TESTS(cut_in_two), KT_TESTS(no_leak), KT_TESTS(nan_shows), KT_TESTS(bad_input),
+		KT_FAST(on_tensor_cores), KT_FAST(cut_on_tensor_cores), KT_FAST(no_leak), KT_FAST(nan_shows), KT_FAST(same_for_any_threads), KT_FAST(bad_input),
 #ifdef REDRAFT_DOUBLE
 		KT_TESTS(finite_differences),
 #endif
