@@ -25,7 +25,6 @@ enum {
 	CPU_MAX_NR = 32,
 	CPU_HUGE = 2 << 20,
 	CPU_STREAMS = 4, /* from DRAM at a time */
-	CPU_AHEAD = 64 / (2 * CPU_STREAMS),
 };
 
 /* One product of a few rows with a run of panels: C [R, cols] (ldc) = or += A B.
@@ -41,7 +40,7 @@ struct cpu_product {
 	size_t as_m, as_k;
 	const void *B;
 	size_t bs, ps;
-	const char *ahead[CPU_STREAMS]; /* hint for bf16: places wanted later, CPU_AHEAD bytes of each per k; some may be the same; first NULL: none */
+	const char *ahead[CPU_STREAMS]; /* hint for bf16: places wanted later, a quarter of a panel's row of each per k; some may be the same; first NULL: none */
 };
 
 /* Panels that a tile of R rows takes side by side: one row needs more chains in

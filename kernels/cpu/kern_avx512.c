@@ -18,11 +18,32 @@ static void product_pairs(const struct cpu_product *p);
 #include "kernels/cpu/kern.inc"
 
 /* clang-format off */
-/* As tile() of kern.inc, two k at a time: a row of a panel is nr pairs */
+/* As tile_step() and tile() of kern.inc, two k at a time: a row of a panel is nr pairs */
+TILE void pairs_step(const int R, const int P, __m512 acc[MR][8], const uint16_t *a, size_t as, const uint16_t *B, size_t panel)
+{
+	__m512bh b[8];
+
+	UNROLL
+	for (int j = 0; j < P; j++) {
+		b[2 * j] = (__m512bh)_mm512_loadu_si512(B + (size_t)j * panel);
+		b[2 * j + 1] = (__m512bh)_mm512_loadu_si512(B + (size_t)j * panel + NR);
+	}
+	UNROLL
+	for (int r = 0; r < R; r++) {
+		int32_t pair;
+		memcpy(&pair, a + (size_t)r * as, sizeof pair);
+		__m512bh x = (__m512bh)_mm512_set1_epi32(pair);
+		UNROLL
+		for (int j = 0; j < 2 * P; j++)
+			acc[r][j] = _mm512_dpbf16_ps(acc[r][j], x, b[j]);
+	}
+}
+
 TILE void pairs_tile(const int R, const int P, const struct cpu_product *p, real *C, const uint16_t *B, int cols)
 {
-	enum { AHEAD = 4096 };
+	enum { NEAR = 512 };
 	const uint16_t *a = (const uint16_t *)(const void *)p->A;
+	int k = 0;
 	__m512 acc[MR][8];
 
 	UNROLL
@@ -30,25 +51,25 @@ TILE void pairs_tile(const int R, const int P, const struct cpu_product *p, real
 		UNROLL
 		for (int j = 0; j < 2 * P; j++)
 			acc[r][j] = _mm512_setzero_ps();
-	for (int k = 0; k < p->K; k += 2, a += 2, B += 2 * NR) {
-		__m512bh b[8];
+	UNROLL
+	for (int r = 0; r < R; r++)
 		UNROLL
-		for (int j = 0; j < P; j++) {
-			const uint16_t *bj = B + (size_t)j * p->ps;
-			__builtin_prefetch(bj + AHEAD / 2 / P);
-			__builtin_prefetch(bj + AHEAD / 2 / P + NR);
-			b[2 * j] = (__m512bh)_mm512_loadu_si512(bj);
-			b[2 * j + 1] = (__m512bh)_mm512_loadu_si512(bj + NR);
-		}
+		for (int j = 0; j < 2 * P; j++)
+			__builtin_prefetch(C + (size_t)r * p->ldc + j * VL, 1);
+	if (P == 1 && p->ahead[0])
+		for (size_t far = 0; k + 4 <= p->K; k += 4, far += 64)
+			for (int i = 0; i < CPU_STREAMS; i += 2, a += 2, B += 2 * NR) {
+				__builtin_prefetch(p->ahead[i] + far);
+				__builtin_prefetch(p->ahead[i + 1] + far);
+				pairs_step(R, P, acc, a, p->as_m, B, p->ps);
+			}
+	for (; k < p->K; k += 2, a += 2, B += 2 * NR) {
 		UNROLL
-		for (int r = 0; r < R; r++) {
-			int32_t pair;
-			memcpy(&pair, a + (size_t)r * p->as_m, sizeof pair);
-			__m512bh x = (__m512bh)_mm512_set1_epi32(pair);
-			UNROLL
-			for (int j = 0; j < 2 * P; j++)
-				acc[r][j] = _mm512_dpbf16_ps(acc[r][j], x, b[j]);
+		for (int j = 0; j < P && P > 1; j++) {
+			__builtin_prefetch(B + (size_t)j * p->ps + NEAR);
+			__builtin_prefetch(B + (size_t)j * p->ps + NEAR + NR);
 		}
+		pairs_step(R, P, acc, a, p->as_m, B, p->ps);
 	}
 	UNROLL
 	for (int r = 0; r < R; r++)
@@ -60,7 +81,7 @@ TILE void pairs_tile(const int R, const int P, const struct cpu_product *p, real
 
 TILE void pairs_tiles(const int R, const struct cpu_product *p)
 {
-	const int P = R == 1 ? 4 : 2;
+	const int P = R == 1 ? CPU_PANELS(1) : 2; /* where the caller gives as many */
 	const uint16_t *B = p->B;
 	real *C = p->C;
 	int cols = p->cols;
