@@ -24,16 +24,16 @@ static double alone(const struct budget *b, int rows)
 	return 0;
 }
 
-int budget_rows(struct budget *b, int decode_rows, int full)
+int budget_rows(struct budget *b, int decode_rows, int all_rows, int full)
 {
-	double base = alone(b, decode_rows);
+	double base = alone(b, decode_rows), fair = alone(b, all_rows);
 	int rows = BUDGET_FIRST;
 	if (!decode_rows)
 		return full;
 	if (++b->mixed > BUDGET_PROBE)
 		return 0;
 	if (base > 0 && b->row > 0) {
-		double most = (b->slowdown - 1) * base / b->row;
+		double most = (b->slowdown * (fair > base ? fair : base) - base) / b->row;
 		rows = most >= full ? full : (int)most;
 		rows = rows < BUDGET_LEAST ? BUDGET_LEAST : rows;
 	}

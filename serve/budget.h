@@ -2,8 +2,10 @@
  *
  * What a decoding client feels is the time of a round. So decode-only rounds are timed, by
  * the size of their batch, and what a prompt row adds; a mixed round gets as many rows as keep it under
- * `slowdown` decode-only rounds. Now and then a round goes without prompts, so that the yardstick stays
- * true while prompts keep coming. When nobody decodes a round takes full chunks.
+ * `slowdown` rounds in which everybody who is here decodes. That is what a client has a claim to: where it decodes alone
+ * while many prompts are read, it does so only because the others come later, and in small batches they would be long in
+ * coming. Now and then a round goes without prompts, so that the yardstick stays true while prompts keep coming. When
+ * nobody decodes a round takes full chunks.
  */
 #pragma once
 
@@ -16,7 +18,7 @@ struct budget {
 	int mixed;                 /* rounds since one was decode-only */
 };
 
-/* Prompt rows for a round with so many decode rows, 0..full. */
-int budget_rows(struct budget *b, int decode_rows, int full);
+/* Prompt rows for a round with so many decode rows, 0..full; all_rows: how many those would be if those who read decoded too. */
+int budget_rows(struct budget *b, int decode_rows, int all_rows, int full);
 /* A round with these rows took ms. */
 void budget_learn(struct budget *b, int decode_rows, int prompt_rows, double ms);

@@ -116,7 +116,8 @@ static void build_batch(struct engine *g)
 			rows_tree(b, s->parent, s->n_kv + 1);
 	}
 	g->n_decode_rows = b->M;
-	share(g, budget_rows(&g->budget, b->M, g->o.prefill_chunk), give);
+	int all_rows = g->n_pieces ? b->M * g->n_active / g->n_pieces : 0;
+	share(g, budget_rows(&g->budget, b->M, all_rows, g->o.prefill_chunk), give);
 	for (int i = 0; i < g->n_active; i++) {
 		struct session *s = g->active[i];
 		int row0 = b->M;

@@ -303,11 +303,11 @@ static void test_budget(void **state)
 	(void)state;
 	const double rows_ms[3] = {0.2, 2, 30}; /* what a row costs; and it changes under way */
 	struct budget b = {.slowdown = 2};
-	assert_int_equal(budget_rows(&b, 0, 128), 128); /* nobody decodes */
+	assert_int_equal(budget_rows(&b, 0, 0, 128), 128); /* nobody decodes */
 	for (int c = 0; c < 3; c++) {
 		int over = 0, nothing = 0, most = 0;
 		for (int round = 0; round < 400; round++) {
-			int rows = budget_rows(&b, 6, 128);
+			int rows = budget_rows(&b, 6, 6, 128);
 			double ms = 20 + rows * rows_ms[c];
 			budget_learn(&b, 6, rows, ms);
 			over += ms > 20 * 2.25 && rows > BUDGET_LEAST;
@@ -318,8 +318,24 @@ static void test_budget(void **state)
 		assert_true(nothing >= 10 && nothing <= 14); /* the yardstick is looked at again, seldom */
 		assert_true(c != 0 || most >= 90);
 	}
-	assert_int_equal(budget_rows(&b, 0, 128), 128);
-	assert_true(budget_rows(&b, 200, 128) >= BUDGET_LEAST); /* a size not met before */
+	assert_int_equal(budget_rows(&b, 0, 0, 128), 128);
+	assert_true(budget_rows(&b, 200, 200, 128) >= BUDGET_LEAST); /* a size not met before */
+}
+
+/* One decodes and fifteen read: it may be slowed to twice what it takes when all sixteen decode, and no more than that. */
+static void test_budget_fair(void **state)
+{
+	(void)state;
+	struct budget b = {.slowdown = 2};
+	for (int i = 0; i < 100; i++) {
+		budget_learn(&b, 1, 0, 10);
+		budget_learn(&b, 16, 0, 40);
+		budget_learn(&b, 1, 10, 10 + 10 * 2);
+	}
+	assert_int_equal(budget_rows(&b, 1, 1, 128), 5);
+	assert_int_equal(budget_rows(&b, 1, 16, 128), (2 * 40 - 10) / 2);
+	assert_int_equal(budget_rows(&b, 16, 16, 128), 20);
+	assert_int_equal(budget_rows(&b, 16, 1, 128), 20);
 }
 
 static void test_told(void **state)
@@ -351,7 +367,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_clients), cmocka_unit_test(test_priority), cmocka_unit_test(test_short_prompt), cmocka_unit_test(test_deadline),
 		cmocka_unit_test(test_drain), cmocka_unit_test(test_no_room), cmocka_unit_test(test_not_reserved), cmocka_unit_test(test_everything),
-		cmocka_unit_test(test_budget), cmocka_unit_test(test_told),
+		cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_budget_fair), cmocka_unit_test(test_told),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
