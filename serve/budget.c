@@ -24,9 +24,19 @@ static double alone(const struct budget *b, int rows)
 	return 0;
 }
 
+/* The same where a round of that size may never have been seen, as when few ever decode at a time: a smaller one's time,
+ * and for each further row what a row adds. */
+static double together(const struct budget *b, int rows)
+{
+	for (int i = bin_of(rows); i >= 0; i--)
+		if (b->alone[i] > 0)
+			return b->alone[i] + (rows > 1 << i ? (rows - (1 << i)) * b->row : 0);
+	return alone(b, rows);
+}
+
 int budget_rows(struct budget *b, int decode_rows, int all_rows, int full)
 {
-	double base = alone(b, decode_rows), fair = alone(b, all_rows);
+	double base = alone(b, decode_rows), fair = together(b, all_rows);
 	int rows = BUDGET_FIRST;
 	if (!decode_rows)
 		return full;

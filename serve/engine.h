@@ -38,7 +38,7 @@ struct engine_options {
 	int kv_tokens;            /* budget over all sequences and kept prefixes */
 	enum prefix_sharing prefix; /* whose prefixes are reused */
 	int prefill_chunk;        /* prompt rows a round, when nobody decodes */
-	double slowdown;          /* a round that decodes may take this many times one without prompts; 0 = 2 */
+	double slowdown;          /* a round that decodes and reads prompts may take this many times one in which all decode; 0 = 2 */
 	int draft_k;              /* tokens on the longest path, 1..ENGINE_MAX_K */
 	enum draft_mode draft_mode;
 	int draft_nodes;          /* of a tree, at most; 0..ENGINE_MAX_NODES */

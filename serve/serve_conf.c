@@ -31,7 +31,7 @@ static const struct conf_entry entries[] = {
 	 "Keys and values held for requests and kept prefixes; 0 takes max_seqs x 4096, at most an eighth of the memory."},
 	{"prefix_cache", CONF_ENUM, AT(prefix), "tenant", 0, 0, "off|tenant|all", false, "", "Whose prefixes are reused: a tenant's own, or anybody's (which shows in the latency)."},
 	{"prefill_chunk", CONF_INT, AT(prefill_chunk), "128", 1, 8192, NULL, false, "tok", "Prompt tokens processed a round, at most."},
-	{"slowdown", CONF_REAL, AT(slowdown), "2", 1, 100, NULL, false, "", "How much longer a round of running requests may take when it reads prompts too."},
+	{"slowdown", CONF_REAL, AT(slowdown), "2", 1, 100, NULL, false, "", "How much longer a round that reads prompts too may take than one in which all who are here decode."},
 	{"draft_k", CONF_INT, AT(draft_k), "5", 1, ENGINE_MAX_K, NULL, true, "tok", "Most tokens proposed for one path, a round."},
 	{"draft.mode", CONF_ENUM, AT(draft_mode), "auto", 0, 0, "chain|tree|auto|off", true, "", "What is proposed: one path, a tree where the draft is unsure, what pays as measured, or nothing."},
 	{"draft.nodes", CONF_INT, AT(draft_nodes), "12", 2, ENGINE_MAX_NODES, NULL, false, "tok", "Most tokens of a tree."},

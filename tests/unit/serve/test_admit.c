@@ -329,10 +329,12 @@ static void test_budget_fair(void **state)
 	struct budget b = {.slowdown = 2};
 	for (int i = 0; i < 100; i++) {
 		budget_learn(&b, 1, 0, 10);
-		budget_learn(&b, 16, 0, 40);
 		budget_learn(&b, 1, 10, 10 + 10 * 2);
 	}
 	assert_int_equal(budget_rows(&b, 1, 1, 128), 5);
+	assert_int_equal(budget_rows(&b, 1, 11, 128), (2 * 30 - 10) / 2); /* eleven never decoded together: one and ten rows more */
+	for (int i = 0; i < 100; i++)
+		budget_learn(&b, 16, 0, 40);
 	assert_int_equal(budget_rows(&b, 1, 16, 128), (2 * 40 - 10) / 2);
 	assert_int_equal(budget_rows(&b, 16, 16, 128), 20);
 	assert_int_equal(budget_rows(&b, 16, 1, 128), 20);
