@@ -143,7 +143,7 @@ $(B)/cuemu/%.o: tests/cuemu/%.cpp
 $(B)/cuemu/%.o: tests/cuemu/%.c
 	@mkdir -p $(@D)
 	$(CC) $(EMUFLAGS) -c -o $@ $<
-$(B)/cuemu/libcuemu.so: $(B)/cuemu/fibers.o $(B)/cuemu/runtime.o
+$(B)/cuemu/libcuemu.so: $(B)/cuemu/fibers.o $(B)/cuemu/graphs.o $(B)/cuemu/runtime.o
 	$(EMULINK)
 $(B)/cuemu/libcublas.so.13: $(B)/cuemu/blas.o $(B)/cuemu/libcuemu.so
 	$(EMULINK)

@@ -40,7 +40,9 @@ struct dev {
 	enum dev_isa isa;  /* CPU: the path in use, never ISA_AUTO */
 	char about[192];   /* which device, for the log: "cpu avx2, 2 threads (no CUDA driver: ...)" */
 	char error[128];   /* text of the last failure, for the caller's report */
+	char graphs[160];  /* GPU: why some of what repeats is not launched as a graph; "": all is, or nobody asked for it */
 	bool own_memory;   /* what alloc gives is the device's own: the host cannot read or write it (a GPU) */
+	bool remembers;    /* ops->repeat does: memory that keeps its place saves work */
 	void (*between)(void *arg); /* before each operation (GPU: after it is queued), on the caller's thread; may be NULL. For who shares the machine: it may sleep a little */
 	void *between_arg;
 	bool lost;         /* the device is gone for this process: end it, and let the service manager begin another */
@@ -57,6 +59,7 @@ struct dev_options {
 	enum dev_math math;
 	bool background; /* GPU: lowest priority, for work beside a server; else the highest */
 	uint64_t memory_bytes; /* GPU: of this process at most; an operation that would take more is refused (-ENOMEM). 0 = no limit */
+	bool graphs;     /* GPU: launch what repeats as CUDA graphs (ops.h repeat); not with wait */
 	bool wait;       /* GPU: wait for each operation: tests, fault finding */
 };
 /* -ENODEV no GPU (DEV_CUDA only), -ENOENT no library for it, -ENOTSUP this CPU lacks the asked path; e says it in a sentence. */

@@ -52,7 +52,7 @@ int dev_cuda_new(const struct dev_options *o, struct dev **ret, struct errtext *
 	*(void **)(void *)&open = dlsym(lib, CUDA_OPEN);
 	if (!open)
 		return errtext_set(e, -ENOENT, CUDA_LIBRARY " is something else");
-	struct cuda_request q = {.math = o->math, .background = o->background, .memory_bytes = o->memory_bytes, .wait = o->wait};
+	struct cuda_request q = {.math = o->math, .background = o->background, .memory_bytes = o->memory_bytes, .graphs = o->graphs, .wait = o->wait};
 	return open(CUDA_ABI_KEY, &q, ret, e);
 }
 #endif

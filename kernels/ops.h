@@ -119,7 +119,7 @@ struct ops {
 	/* The same that the host may read and write too, after sync: what the device leaves for it */
 	void *(*alloc_shared)(struct dev *d, size_t bytes);
 	void (*free)(struct dev *d, void *p);        /* of either; NULL is fine */
-	int (*upload)(struct dev *d, void *dst, const void *host, size_t bytes);
+	int (*upload)(struct dev *d, void *dst, const void *host, size_t bytes); /* from the device's own memory too */
 	int (*download)(struct dev *d, void *host, const void *src, size_t bytes); /* waits */
 	int (*zero)(struct dev *d, void *p, size_t bytes);
 	int (*sync)(struct dev *d); /* wait until all that was asked is done, and say whether it was */
@@ -127,6 +127,12 @@ struct ops {
 	 * stamp a to stamp b, below 0 where one of them could not be taken. */
 	void (*stamp)(struct dev *d, int i);
 	double (*lapse)(struct dev *d, int a, int b);
+
+	/* Do run(arg), which queues operations, or what amounts to it: a back end may remember, under the key, what run queued, and queue that
+	 * instead of calling it. So the key [n bytes, no padding undefined] holds all that their arguments depend on: sizes, flags, every address of device
+	 * memory and of the host arrays (ids, slots, seqs ...) they take along. What lies there may change from run to run;
+	 * `pages` and `parent` of a sequence may lie anywhere. run must do nothing that cannot be done twice, take no memory and not wait. */
+	int (*repeat)(struct dev *d, const void *key, size_t n, int (*run)(void *arg), void *arg);
 
 	/* ---- weights ---- */
 	/* Pack src [N,K] of type src_type (host memory) as `type`. f32 to bf16 rounds to

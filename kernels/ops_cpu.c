@@ -43,6 +43,12 @@ static int cpu_sync(struct dev *d)
 	return 0;
 }
 
+static int cpu_repeat(struct dev *d, const void *key, size_t n, int (*run)(void *arg), void *arg)
+{
+	(void)d, (void)key, (void)n;
+	return run(arg);
+}
+
 static void cpu_stamp(struct dev *d, int i)
 {
 	struct timespec t;
@@ -67,6 +73,7 @@ const struct ops ops_cpu = {
 	.weight_pack = cpu_weight_pack,
 	.weight_unpack = cpu_weight_unpack,
 	.weight_free = cpu_weight_free,
+	.repeat = cpu_repeat,
 	.stamp = cpu_stamp,
 	.lapse = cpu_lapse,
 	.embed = cpu_embed,

@@ -37,6 +37,9 @@ struct draft_kind {
 	int (*warm)(struct draft *x, int M, int n);
 	/* From the dev it was loaded on to the one it runs on (same back end and ISA). */
 	void (*bind)(struct draft *x, struct dev *d);
+	/* All that from holds comes to where `into` has it; both are bound to one dev. -EINVAL, nothing touched: they are not of one shape.
+	 * Another failure leaves `into` good for free only. */
+	int (*adopt)(struct draft *into, const struct draft *from);
 	int (*weights_sha)(const struct draft *x, char ret_hex[static 65]); /* of what is held */
 	int (*kv_shape)(const struct draft *x, struct kv_pool *ret); /* n_layer, n_kv, d */
 	/* Write KV for rows with real features; row i of w and of ret_feedback [n,H] is what may follow the i-th of the sequences that

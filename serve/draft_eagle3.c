@@ -177,6 +177,16 @@ static void e3_bind(struct draft *x, struct dev *d)
 	eagle3_set_dev(x->m, d);
 }
 
+static int e3_adopt(struct draft *into, const struct draft *from)
+{
+	size_t V_d = (size_t)eagle3_cfg(from->m)->V_d;
+	int r = eagle3_adopt(into->m, from->m);
+	if (r)
+		return r;
+	memcpy(into->d2t, from->d2t, V_d * sizeof *into->d2t);
+	return into->d->ops->upload(into->d, into->names, from->names, V_d * sizeof *into->names);
+}
+
 /* One held tensor as bf16, which is what draft_weights_sha hashes whatever the file's type was. */
 static int held_bf16(const struct draft *x, enum eagle3_tensor t, size_t n, uint16_t **ret)
 {
@@ -248,34 +258,72 @@ static struct eagle3_batch batch_of(const struct draft *x, const struct draft_ro
 				     .logit_rows = x->logit_rows, .n_logits = n};
 }
 
+/* A forward, what it proposes, and the feedback where extends want it: what may be repeated from memory (ops.h). */
+struct run {
+	struct draft *x;
+	struct kv_pool *kv;
+	struct eagle3_batch b;
+	const struct draft_word *w;
+	const real *features; /* extend; NULL: a step, whose feedback comes from and goes to `feedback` */
+	real *feedback;
+};
+
+static int run(void *arg)
+{
+	struct run *c = arg;
+	struct draft *x = c->x;
+	int H = eagle3_cfg(x->m)->H, n = c->b.n_logits;
+	int r = eagle3_forward(x->m, c->kv, &c->b, c->features, c->features ? NULL : c->feedback, c->features ? x->rows_fb : c->feedback, x->logits);
+	if (r || !n)
+		return r;
+	r = propose(x, n, c->w);
+	return r || !c->features ? r : x->d->ops->copy_rows(x->d, c->feedback, H, x->rows_fb, H, x->logit_rows, n, H);
+}
+
+static int repeat(struct run *c)
+{
+	struct key { uint64_t version; const void *at[18]; int n[6]; } key;
+	const struct draft *x = c->x;
+	const struct eagle3_batch *b = &c->b;
+	int r = eagle3_reserve(x->m, b->M, b->n_logits);
+	if (r)
+		return r;
+	if (b->M > MODEL_REPEAT_ROWS)
+		return run(c);
+	memset(&key, 0, sizeof key);
+	key = (struct key){.version = eagle3_version(x->m),
+			   .at = {c->kv->k, c->kv->v, b->ids, b->pos, b->slots, b->given, b->seqs, b->logit_rows, c->features, c->feedback, x->rows_fb, x->logits, x->names},
+			   .n = {b->M, b->n_seqs, b->n_logits, c->kv->n_pages}};
+	if (b->n_logits) {
+		key.at[13] = c->w->ids;
+		key.at[14] = c->w->logp;
+		key.at[15] = c->w->first;
+		key.n[4] = c->w->width;
+	}
+	return x->d->ops->repeat(x->d, &key, sizeof key, run, c);
+}
+
 static int e3_extend(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, const struct draft_word *w, real *ret_feedback)
 {
-	int H = eagle3_cfg(x->m)->H, n = 0;
-	int r = reserve(x, rows->M, rows->n_seqs);
+	int n = 0, r = reserve(x, rows->M, rows->n_seqs);
 	if (r)
 		return r;
 	for (int i = 0; i < rows->n_seqs; i++)
 		if (rows->last_rows[i] != UINT32_MAX)
 			x->logit_rows[n++] = rows->last_rows[i];
-	struct eagle3_batch b = batch_of(x, rows, n);
-	r = eagle3_forward(x->m, kv, &b, rows->features, NULL, x->rows_fb, x->logits);
-	if (r || !n)
-		return r;
-	r = propose(x, n, w);
-	return r ? r : x->d->ops->copy_rows(x->d, ret_feedback, H, x->rows_fb, H, x->logit_rows, n, H);
+	struct run c = {.x = x, .kv = kv, .b = batch_of(x, rows, n), .w = w, .features = rows->features, .feedback = ret_feedback};
+	return repeat(&c);
 }
 
 static int e3_step(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, const struct draft_word *w, real *feedback)
 {
-	int n = rows->M;
-	int r = reserve(x, n, n);
+	int n = rows->M, r = reserve(x, n, n);
 	if (r)
 		return r;
 	for (int i = 0; i < n; i++)
 		x->logit_rows[i] = (uint32_t)i;
-	struct eagle3_batch b = batch_of(x, rows, n);
-	r = eagle3_forward(x->m, kv, &b, NULL, feedback, feedback, x->logits);
-	return r ? r : propose(x, n, w);
+	struct run c = {.x = x, .kv = kv, .b = batch_of(x, rows, n), .w = w, .feedback = feedback};
+	return repeat(&c);
 }
 
 static int e3_hidden(const struct draft *x)
@@ -289,6 +337,7 @@ const struct draft_kind draft_eagle3 = {
 	.free = e3_free,
 	.warm = e3_warm,
 	.bind = e3_bind,
+	.adopt = e3_adopt,
 	.weights_sha = e3_weights_sha,
 	.kv_shape = e3_kv_shape,
 	.extend = e3_extend,

@@ -120,7 +120,7 @@ static int obey(struct engine *g, const struct cmd *c)
 		return cmd_canary(g, c);
 	case CMD_UNLOAD:
 		slot = slots_find(&g->slots, c->version);
-		r = slots_unload(&g->slots, c->version, c->e);
+		r = slots_unload(&g->slots, c->version, g->o.dev->remembers, c->e);
 		if (!r)
 			pages_forget_draft(&g->pages, slot);
 		return r;
@@ -208,6 +208,7 @@ static void publish(struct engine *g, float round_ms)
 	p->pages_free = g->pages.n_free;
 	p->pages_cached = g->prefix.n_idle;
 	p->tokens_generated = g->sum.generated;
+	memcpy(p->graphs, g->o.dev->graphs, sizeof p->graphs);
 	p->rounds = g->sum.rounds;
 	p->proposing_rounds = g->sum.proposing;
 	p->proposed = g->sum.proposed;

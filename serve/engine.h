@@ -141,6 +141,7 @@ struct engine_status {
 	uint64_t tokens_prompt, tokens_generated, rounds, proposing_rounds, proposed, accepted;
 	uint64_t accepted_at[ENGINE_MAX_K], proposed_at[ENGINE_MAX_K];
 	double round_ms_p50, round_ms_p95, max_gap_ms; /* over the last 1,024 rounds */
+	char graphs[160];     /* why the device launches plainly what could be repeated; "" = it does not */
 	double recent_ms_p95; /* over the last 128: what the learner's pace goes by */
 };
 void engine_status(struct engine *g, struct engine_status *ret);

@@ -75,7 +75,7 @@ static const real *gather_features(struct engine *g, const struct batch *x)
 {
 	const struct rows *b = &g->db;
 	int W = N_BOUNDARIES * g->H, at = 0, r = 0;
-	if (b->n_seqs == 1 && !FAULT(FAULT_OVERFLOW))
+	if (b->n_seqs == 1 && x->prompts && !FAULT(FAULT_OVERFLOW)) /* the few rows of others are brought to the same place whoever they are of */
 		return x->from[0];
 	for (int i = 0; i < b->n_seqs && !r; at += x->rows[i++])
 		r = g->o.dev->ops->copy_rows(g->o.dev, g->d_features + (size_t)at * (size_t)W, W, x->from[i], W, NULL, x->rows[i], W);

@@ -60,6 +60,7 @@ struct serve {
 	bool loading;
 	int kv_tokens, max_context, loaded; /* loaded: 0 or what went wrong, as e says */
 	struct errtext why;
+	char graphs[sizeof ((struct engine_status *)NULL)->graphs]; /* why some are not used: said already */
 	struct service *service;
 	struct reload reload;
 	struct pulse engine_pulse;
@@ -82,7 +83,8 @@ static int open_model(struct serve *s, struct errtext *e)
 	int threads = s->conf.threads ? (int)s->conf.threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
 	uint64_t start = clock_us();
 	struct errtext why = {""};
-	struct dev_options o = {.kind = (enum dev_kind)s->conf.device, .threads = threads, .isa = (enum dev_isa)s->conf.isa, .math = (enum dev_math)s->conf.device_math};
+	struct dev_options o = {.kind = (enum dev_kind)s->conf.device, .threads = threads, .isa = (enum dev_isa)s->conf.isa, .math = (enum dev_math)s->conf.device_math,
+			  .graphs = s->conf.device_graphs == 0};
 	int r = dev_new(&o, &s->dev, &why);
 
 	if (r < 0)
@@ -320,11 +322,22 @@ static void on_status(void *arg, char *ret, size_t size)
 	(void)snprintf(ret, size, "serving %s, draft version %u live; %d running, %d waiting", s->model_name, g.live, g.running, g.waiting);
 }
 
+static void tell_graphs(struct serve *s)
+{
+	struct engine_status now;
+
+	engine_status(s->engine, &now);
+	if (strcmp(now.graphs, s->graphs) != 0)
+		log_warn("a part of a round is launched plainly, not as a CUDA graph: %s", now.graphs);
+	memcpy(s->graphs, now.graphs, sizeof s->graphs);
+}
+
 /* Whoever started us: no call to a lost device will succeed again in this process, but one in another may. */
 static void on_look(void *arg)
 {
 	struct serve *s = arg;
 
+	tell_graphs(s);
 	if (!s->dev->lost) {
 		loop_timer_set(s->look, LOOK_US);
 		return;

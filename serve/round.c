@@ -139,6 +139,15 @@ static bool features_wanted(const struct engine *g)
 	return false;
 }
 
+/* Somebody looks at the features before the logits are there. */
+static bool features_told(const struct engine *g)
+{
+	bool told = FAULT(FAULT_WRONG_BOUNDARY) || FAULT(FAULT_SHIFTED);
+	for (int i = 0; i < g->n_pieces; i++)
+		told = told || g->pieces[i].s->traced;
+	return told;
+}
+
 /* Of prompt rows, and of generated ones too, which will be prompt rows of the next request. */
 static bool hidden_wanted(const struct engine *g)
 {
@@ -182,7 +191,7 @@ static int forward(struct engine *g)
 	}
 	int cost = cost_begin(g, CTL_VERIFY, b->M);
 	struct llama_batch lb = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .given = g->words.first, .seqs = b->seqs, .n_seqs = b->n_seqs,
-				 .logit_rows = b->logit_rows, .n_logits = b->n_logits, .featured = featured, .arg = g};
+				 .logit_rows = b->logit_rows, .n_logits = b->n_logits, .featured = features_told(g) ? featured : NULL, .arg = g};
 	int r = llama_forward(g->o.target, &g->kv, &lb, features_wanted(g) ? g->features : NULL, hidden ? g->hidden : NULL, g->logits);
 	r = r ? r : reads_logits(g, hidden);
 	cost_end(g, cost);

@@ -95,6 +95,19 @@ static int fit_pool(struct slots *t, const struct slot_load *l, struct dev *d, s
 	return 0;
 }
 
+/* The weights in the place where the slot's last ones lay, if they fit there; else where they are. */
+static struct draft *settle(struct slots *t, int i, const struct slot_load *l)
+{
+	struct draft *old = t->spare[i].x;
+	const struct draft_kind *kind = t->spare[i].kind;
+	t->spare[i].x = NULL;
+	if (!old)
+		return l->x;
+	bool there = kind == l->kind && kind->adopt(old, l->x) == 0;
+	kind->free(there ? l->x : old);
+	return there ? old : l->x;
+}
+
 int slots_install(struct slots *t, int i, struct slot_load *l, struct dev *d, int n_pages, int page_tok, enum dtype kv_type, struct errtext *e)
 {
 	struct kv_pool want = {.n_pages = n_pages, .page_tok = page_tok, .type = kv_type};
@@ -104,7 +117,7 @@ int slots_install(struct slots *t, int i, struct slot_load *l, struct dev *d, in
 	l->kind->bind(l->x, d);
 	struct slot *s = &t->s[i];
 	s->kind = l->kind;
-	s->x = l->x;
+	s->x = settle(t, i, l);
 	memcpy(s->sha, l->sha, sizeof s->sha);
 	s->requests = 0;
 	s->state = SLOT_READY;
@@ -133,7 +146,7 @@ void slots_activate(struct slots *t, int i, bool back)
 	t->live = i;
 }
 
-int slots_unload(struct slots *t, uint32_t version, struct errtext *e)
+int slots_unload(struct slots *t, uint32_t version, bool keep, struct errtext *e)
 {
 	int i = slots_find(t, version);
 	if (i < 0 || t->s[i].state != SLOT_READY)
@@ -144,7 +157,11 @@ int slots_unload(struct slots *t, uint32_t version, struct errtext *e)
 		return errtext_set(e, -EBUSY, "version %u is on canary", version);
 	if (t->s[i].requests)
 		return errtext_set(e, -EBUSY, "version %u still drafts for %d request(s)", version, t->s[i].requests);
-	t->s[i].kind->free(t->s[i].x);
+	if (keep) {
+		t->spare[i].kind = t->s[i].kind;
+		t->spare[i].x = t->s[i].x;
+	} else
+		t->s[i].kind->free(t->s[i].x);
 	t->s[i] = (struct slot){0};
 	if (t->previous == i)
 		t->previous = -1;
@@ -156,6 +173,9 @@ void slots_done(struct slots *t, struct dev *d)
 	for (int i = 0; i < N_SLOTS; i++)
 		if (t->s[i].state == SLOT_READY)
 			t->s[i].kind->free(t->s[i].x);
+	for (int i = 0; i < N_SLOTS; i++)
+		if (t->spare[i].x)
+			t->spare[i].kind->free(t->spare[i].x);
 	if (t->kv.n_pages)
 		d->ops->kv_free(d, &t->kv);
 	*t = (struct slots){.live = -1, .previous = -1, .canary = -1};

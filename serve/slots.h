@@ -32,6 +32,8 @@ struct slots {
 	int canary;         /* slot that a share of the conversations drafts with, -1 = none */
 	uint32_t permille;
 	char salt[ARM_SALT];
+	/* What was unloaded, where the device remembers addresses: its memory waits for the slot's next version, which then needs no new graph. */
+	struct { const struct draft_kind *kind; struct draft *x; } spare[N_SLOTS];
 	struct kv_pool kv;  /* one draft KV for all versions; n_pages 0 = not made yet */
 };
 
@@ -60,7 +62,8 @@ int slots_arm(const struct slots *t, const char *conversation, const char *reque
 void slots_canary(struct slots *t, int i, uint32_t permille, const char *salt);
 /* Live becomes i (-1 = plain); a canary was judged against what was live, so it ends. back: it is a return to an older one, which leaves no previous. */
 void slots_activate(struct slots *t, int i, bool back);
-int MUSTCHECK slots_unload(struct slots *t, uint32_t version, struct errtext *e); /* -ENOENT, -EBUSY */
+/* -ENOENT, -EBUSY. keep: the slot keeps the memory for the next version. */
+int MUSTCHECK slots_unload(struct slots *t, uint32_t version, bool keep, struct errtext *e);
 void slots_done(struct slots *t, struct dev *d);
 /* requests: as published, since the slot's own count is the engine's */
 const char *slot_state_name(const struct slots *t, int i, int requests); /* empty loading ready live canary draining */

@@ -11,6 +11,7 @@ struct cuda_request {
 	enum dev_math math;
 	bool background; /* lowest stream priority: beside a server on the same device; else the highest */
 	uint64_t memory_bytes; /* device memory of this process at most; 0 = no limit */
+	bool graphs;     /* what repeats is launched as CUDA graphs (graph.c) */
 	bool wait;       /* wait for the device after each operation: for tests and for finding a fault */
 };
 

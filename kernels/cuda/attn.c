@@ -1,14 +1,9 @@
-/* Paged attention's host half: pages, and the tables that tell the kernel who sees whom.
- *
- * From the sequences of a batch come: for each batch row its position, splits and path;
- * the page tables side by side; and the tiles, each a few rows of one sequence in one
- * split of positions. All of it goes across as one array, which is the same for every layer of a round and
- * therefore sent once (memory.c).
+/* Paged attention's host half: pages, and the launch. The tables that tell the kernel who sees whom (plan.c) are the same for every
+ * layer of a round and therefore sent once (memory.c).
  */
-#include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/plan.h"
 
 static size_t layer_elems(const struct kv_pool *p)
 {
@@ -64,6 +59,8 @@ int cuda_kv_write(struct dev *d, struct kv_pool *p, int layer, const real *k, co
 		return 0;
 	struct ck_kv kv = layer_of(p, layer);
 	int r = cuda_stage_ids(d, slots, M, &on_dev);
+	if (!r && cuda_of(d)->graphs.mode == GRAPH_NOTING)
+		graph_note_ids(d, slots, M, (uint32_t)(p->n_pages * p->page_tok), false);
 	return r ? r : cuda_done(d, ck_kv_write(cuda_of(d)->stream, &kv, k, v, ld, on_dev, M), "kv_write");
 }
 
@@ -84,157 +81,60 @@ int cuda_kv_copy(struct dev *d, struct kv_pool *p, const uint32_t *dst_slots, co
 	return r;
 }
 
-/* ---- who sees whom ---- */
-
-struct plan {
-	struct ck_row *rows;   /* [M] */
-	struct ck_tile *tiles;
-	uint32_t *pages;
-	int16_t *paths;
-	int M, n_tiles, n_pages, n_paths, n_parts;
-};
-
-static int tree_nodes(const struct attn_seq *s)
-{
-	return s->n_past + s->n_rows - s->tree0;
-}
-
-static bool tree_fits(const struct attn_seq *s)
-{
-	int n = tree_nodes(s);
-	if (s->tree0 < 0 || s->tree0 > s->n_past + 1 || n < 0 || n > ATTN_TREE_MAX)
-		return false;
-	for (int i = 0; i < n; i++)
-		if (s->parent[i] < -1 || s->parent[i] >= i)
-			return false;
-	return true;
-}
-
-static int pages_of(const struct attn_seq *s, const struct kv_pool *p)
-{
-	return s->n_rows ? (s->n_past + s->n_rows - 1) / p->page_tok + 1 : 0;
-}
-
-/* What is wrong with a sequence, or NULL; how much room its tables take at most goes into *room */
-static const char *check_seq(const struct attn_seq *s, const struct kv_pool *p, int group, struct plan *room)
-{
-	if (s->n_rows < 0 || s->n_past < 0 || s->row0 < 0)
-		return "attn: sequence";
-	for (int i = 0; i < pages_of(s, p); i++)
-		if (s->pages[i] >= (uint32_t)p->n_pages)
-			return "attn: page past the pool";
-	if (s->parent && !tree_fits(s))
-		return "attn: tree";
-	int heads = cuda_min(group, CK_TILE), splits = (s->n_past + s->n_rows) / CK_SPLIT + 1;
-	room->n_pages += pages_of(s, p);
-	room->n_paths += s->parent ? s->n_rows * ATTN_TREE_MAX : 0;
-	room->n_tiles += s->n_rows * ((group + heads - 1) / heads) * splits;
-	room->M = s->row0 + s->n_rows > room->M ? s->row0 + s->n_rows : room->M;
-	return NULL;
-}
-
-static void plan_row(struct plan *x, const struct attn_seq *s, int i, int first_page, int nh)
-{
-	int node = s->parent ? s->n_past + i - s->tree0 : -1, depth = 0;
-	struct ck_row *r = &x->rows[s->row0 + i];
-	*r = (struct ck_row){.hi = s->n_past + i, .tree0 = s->parent ? s->tree0 : INT_MAX, .path = x->n_paths, .pages = first_page};
-	for (int n = node; n >= 0; n = s->parent[n])
-		depth++;
-	if (node >= 0)
-		r->hi = s->tree0 + depth - 1;
-	x->n_paths += depth;
-	for (int n = node, at = depth - 1; n >= 0; n = s->parent[n])
-		x->paths[r->path + at--] = (int16_t)n;
-	r->splits = r->hi / CK_SPLIT + 1;
-	if (r->splits > 1) {
-		r->part = x->n_parts;
-		x->n_parts += r->splits * nh;
-	}
-}
-
-static void plan_seq(struct plan *x, const struct attn_seq *s, const struct kv_pool *p, int nh)
-{
-	int group = nh / p->n_kv, heads = cuda_min(group, CK_TILE), per = CK_TILE / heads, first_page = x->n_pages;
-	memcpy(x->pages + first_page, s->pages, (size_t)pages_of(s, p) * sizeof *x->pages);
-	x->n_pages += pages_of(s, p);
-	for (int i = 0; i < s->n_rows; i++)
-		plan_row(x, s, i, first_page, nh);
-	for (int i = 0; i < s->n_rows; i += per)
-		for (int h = 0; h < group; h += heads) {
-			int n = cuda_min(per, s->n_rows - i), splits = 1;
-			for (int j = 0; j < n; j++)
-				splits = x->rows[s->row0 + i + j].splits > splits ? x->rows[s->row0 + i + j].splits : splits;
-			for (int k = 0; k < splits; k++)
-				x->tiles[x->n_tiles++] = (struct ck_tile){s->row0 + i, n, h, cuda_min(heads, group - h), k};
-		}
-}
-
-/* Sizes from `room`; all arrays in one block of host memory, *ret_bytes of it */
-static int plan_memory(struct dev *d, struct plan *x, const struct plan *room, size_t *ret_bytes)
+/* The tables' host memory, grown */
+static int plan_memory(struct dev *d, size_t bytes)
 {
 	struct cuda *c = cuda_of(d);
-	size_t rows = cuda_round_up((size_t)room->M * sizeof *x->rows, 16), tiles = cuda_round_up((size_t)room->n_tiles * sizeof *x->tiles, 16);
-	size_t pages = cuda_round_up((size_t)room->n_pages * sizeof *x->pages, 16), bytes = rows + tiles + pages + (size_t)room->n_paths * sizeof *x->paths;
-	if (bytes > c->plan_bytes) {
-		free(c->plan);
-		c->plan_bytes = 0;
-		c->plan = malloc(bytes + bytes / 4);
-		if (!c->plan) {
-			(void)cuda_done(d, cudaErrorMemoryAllocation, "attention's tables in host memory");
-			return -ENOMEM;
-		}
-		c->plan_bytes = bytes + bytes / 4;
+	if (bytes <= c->plan_bytes)
+		return 0;
+	free(c->plan);
+	c->plan_bytes = 0;
+	c->plan = malloc(bytes + bytes / 4);
+	if (!c->plan) {
+		(void)cuda_done(d, cudaErrorMemoryAllocation, "attention's tables in host memory");
+		return -ENOMEM;
 	}
-	memset(c->plan, 0, bytes);
-	*x = (struct plan){.M = room->M};
-	x->rows = (struct ck_row *)(void *)c->plan;
-	x->tiles = (struct ck_tile *)(void *)(c->plan + rows);
-	x->pages = (uint32_t *)(void *)(c->plan + rows + tiles);
-	x->paths = (int16_t *)(void *)(c->plan + rows + tiles + pages);
-	*ret_bytes = bytes;
+	c->plan_bytes = bytes + bytes / 4;
 	return 0;
+}
+
+/* Tables of this batch, on the device; room becomes what is really used, but in a graph, which may be used with more. */
+static int plan_across(struct dev *d, const struct attn_seq *seqs, int n_seqs, const struct kv_pool *p, int nh, struct plan_room *room, struct ck_attn *a)
+{
+	const void *at = NULL;
+	const char *in_graph = NULL;
+	enum graph_mode mode = cuda_of(d)->graphs.mode;
+	int r = mode == GRAPH_CAPTURING ? graph_plan(d, seqs, n_seqs, nh, &in_graph, room) : plan_memory(d, plan_bytes(room));
+	if (r)
+		return r;
+	a->n_tiles = room->tiles;
+	plan_point(a, in_graph, room);
+	if (in_graph)
+		return 0;
+	struct plan x = plan_fill(cuda_of(d)->plan, room, seqs, n_seqs, p, nh);
+	a->n_tiles = x.n_tiles;
+	r = cuda_send(d, cuda_of(d)->plan, plan_bytes(room), &at);
+	plan_point(a, at, room);
+	room->parts = x.n_parts;
+	return r ? r : mode == GRAPH_NOTING ? graph_note_plan(d, seqs, n_seqs, p, nh) : 0;
 }
 
 int cuda_attn(struct dev *d, real *out, int ldo, const real *q, int ldq, const struct kv_pool *p, int layer, const struct attn_seq *seqs, int n_seqs, int nh, real scale)
 {
-	struct plan x, room = {0};
-	size_t bytes;
+	struct plan_room room;
+	void *parts = NULL;
 	if (nh <= 0 || nh % p->n_kv || layer < 0 || layer >= p->n_layer || ldo < nh * p->d || ldq < nh * p->d)
 		return cuda_bad(d, "attn");
-	for (int i = 0; i < n_seqs; i++) {
-		const char *wrong = check_seq(&seqs[i], p, nh / p->n_kv, &room);
-		if (wrong)
-			return cuda_bad(d, wrong);
-	}
-	int r = plan_memory(d, &x, &room, &bytes);
-	for (int i = 0; i < n_seqs && !r; i++)
-		plan_seq(&x, &seqs[i], p, nh);
-	if (r || !x.n_tiles)
-		return r;
-	const void *at;
-	void *parts = NULL;
-	const char *host = (const char *)x.rows;
-	r = cuda_stage(d, host, bytes, &at);
-	if (!r && x.n_parts)
-		r = cuda_scratch(d, (size_t)x.n_parts * (size_t)(p->d + 2) * sizeof(float), &parts);
-	if (r)
-		return r;
-	const char *dev = at;
-	struct ck_attn a = {
-		.kv = layer_of(p, layer),
-		.rows = (const struct ck_row *)at,
-		.tiles = (const struct ck_tile *)(const void *)(dev + ((const char *)x.tiles - host)),
-		.pages = (const uint32_t *)(const void *)(dev + ((const char *)x.pages - host)),
-		.paths = (const int16_t *)(const void *)(dev + ((const char *)x.paths - host)),
-		.q = q,
-		.ldq = ldq,
-		.out = out,
-		.ldo = ldo,
-		.parts = parts,
-		.nh = nh,
-		.n_tiles = x.n_tiles,
-		.M = x.M,
-		.scale = scale,
-	};
-	return cuda_done(d, ck_attn(cuda_of(d)->stream, &a), "attn");
+	const char *wrong = plan_room(seqs, n_seqs, p, nh, &room);
+	if (wrong)
+		return cuda_bad(d, wrong);
+	if (!room.tiles)
+		return 0;
+	struct ck_attn a = {.kv = layer_of(p, layer), .q = q, .ldq = ldq, .out = out, .ldo = ldo, .nh = nh, .scale = scale};
+	int r = plan_across(d, seqs, n_seqs, p, nh, &room, &a);
+	if (!r && room.parts)
+		r = cuda_scratch(d, (size_t)room.parts * (size_t)(p->d + 2) * sizeof(float), &parts);
+	a.parts = parts;
+	a.M = room.M;
+	return r ? r : cuda_done(d, ck_attn(cuda_of(d)->stream, &a), "attn");
 }

@@ -52,7 +52,7 @@ static void open_library(void)
 static int blas_failed(struct dev *d, const char *what, int status)
 {
 	size_t a, b;
-	d->lost = d->lost || cudaMemGetInfo(&a, &b) != cudaSuccess;
+	d->lost = d->lost || (cuda_of(d)->graphs.mode != GRAPH_CAPTURING && cudaMemGetInfo(&a, &b) != cudaSuccess);
 	(void)snprintf(d->error, sizeof d->error, "%s: cuBLAS status %d%s", what, status, d->lost ? "; the device is lost to this process" : "");
 	return status == CUBLAS_STATUS_ALLOC_FAILED ? -ENOMEM : -EIO;
 }

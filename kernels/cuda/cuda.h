@@ -10,6 +10,7 @@
 #pragma once
 #include <cuda_runtime_api.h>
 #include "kernels/cuda/abi.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/kern.h"
 
 struct blas; /* a cuBLAS handle, made with the first product */
@@ -35,6 +36,7 @@ struct cuda {
 	void *scratch, *back;
 	size_t scratch_bytes, back_bytes;
 	struct stage stage;
+	struct graphs graphs;
 	cudaEvent_t stamps[OP_STAMPS]; /* made with the first use of each */
 	bool stamped[OP_STAMPS];
 	char *plan; /* host: attention's tables while they are made */
@@ -72,6 +74,8 @@ int cuda_sync(struct dev *d);
 int cuda_scratch(struct dev *d, size_t bytes, void **ret); /* of this operation, device */
 /* A host array on the device until the ring comes round: long enough for the operation at hand */
 int cuda_stage(struct dev *d, const void *host, size_t bytes, const void **ret);
+int cuda_send(struct dev *d, const void *host, size_t bytes, const void **ret); /* the same, whatever is made of the operation (graph.c) */
+cudaError_t cuda_ring(struct dev *d, size_t bytes, char **ret); /* pinned room of the ring alone, for one copy; bytes <= STAGE_HALF */
 int cuda_stage_ids(struct dev *d, const uint32_t *host, int n, const uint32_t **ret);
 int cuda_back(struct dev *d, size_t bytes, void **ret); /* pinned, host */
 void cuda_memory_done(struct dev *d);

@@ -62,7 +62,7 @@ cudaError_t ck_kv_copy(cudaStream_t s, void *pages, void *tmp, int wide, int n_l
 
 /* Rows [row, row+n) of the batch, of one sequence, times `heads` query heads of each group: n*heads <= CK_TILE */
 struct ck_tile {
-	int32_t row, n, head0, heads;
+	int32_t row, n, head0, heads; /* n 0: nothing to do */
 	int32_t split; /* positions [split*CK_SPLIT, +CK_SPLIT) */
 };
 /* Of one row of the batch */

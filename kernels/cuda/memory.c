@@ -38,6 +38,10 @@ int cuda_take(struct dev *d, size_t bytes, const char *what, void **ret)
 {
 	struct cuda *c = cuda_of(d);
 	void *p = NULL;
+	if (c->graphs.mode == GRAPH_CAPTURING) { /* it would be the graph's */
+		(void)snprintf(d->error, sizeof d->error, "%s, %zu bytes, inside a capture", what, bytes);
+		return -ENOMEM;
+	}
 	int r = c->q.memory_bytes ? within_budget(d, bytes, what) : 0;
 	if (r)
 		return r;
@@ -163,12 +167,29 @@ static cudaError_t next_half(struct cuda *c)
 	return e;
 }
 
-int cuda_stage(struct dev *d, const void *host, size_t bytes, const void **ret)
+/* `room` bytes of the ring, at *ret_at of both its sides */
+static cudaError_t ring_room(struct cuda *c, size_t room, size_t *ret_at)
+{
+	struct stage *g = &c->stage;
+	cudaError_t e = g->at + room > STAGE_HALF ? next_half(c) : cudaSuccess;
+	*ret_at = (size_t)g->half * STAGE_HALF + g->at;
+	g->at += e == cudaSuccess ? room : 0;
+	return e;
+}
+
+cudaError_t cuda_ring(struct dev *d, size_t bytes, char **ret)
+{
+	size_t at;
+	cudaError_t e = ring_room(cuda_of(d), cuda_round_up(bytes, 256), &at);
+	*ret = cuda_of(d)->stage.host + at;
+	return e;
+}
+
+int cuda_send(struct dev *d, const void *host, size_t bytes, const void **ret)
 {
 	struct cuda *c = cuda_of(d);
 	struct stage *g = &c->stage;
-	size_t room = cuda_round_up(bytes, 256);
-	cudaError_t e = cudaSuccess;
+	size_t room = cuda_round_up(bytes, 256), at;
 	const char *have = bytes ? find_kept(g, host, bytes) : g->dev;
 	if (have) {
 		*ret = have;
@@ -176,9 +197,7 @@ int cuda_stage(struct dev *d, const void *host, size_t bytes, const void **ret)
 	}
 	if (room > STAGE_HALF)
 		return cuda_bad(d, "more index data than one operation may bring");
-	if (g->at + room > STAGE_HALF)
-		e = next_half(c);
-	size_t at = (size_t)g->half * STAGE_HALF + g->at;
+	cudaError_t e = ring_room(c, room, &at);
 	if (e == cudaSuccess) {
 		memcpy(g->host + at, host, bytes);
 		e = cudaMemcpyAsync(g->dev + at, g->host + at, bytes, cudaMemcpyHostToDevice, c->stream);
@@ -189,11 +208,20 @@ int cuda_stage(struct dev *d, const void *host, size_t bytes, const void **ret)
 		memmove(&g->kept[0], &g->kept[1], (STAGE_KEPT - 1) * sizeof g->kept[0]);
 		g->n_kept--;
 	}
-	g->kept[g->n_kept].at = g->at;
+	g->kept[g->n_kept].at = at - (size_t)g->half * STAGE_HALF;
 	g->kept[g->n_kept++].bytes = bytes;
-	g->at += room;
 	*ret = g->dev + at;
 	return 0;
+}
+
+int cuda_stage(struct dev *d, const void *host, size_t bytes, const void **ret)
+{
+	enum graph_mode mode = cuda_of(d)->graphs.mode;
+	if (mode == GRAPH_CAPTURING)
+		return graph_index(d, host, bytes, ret);
+	if (mode == GRAPH_NOTING)
+		graph_note(d, host, bytes);
+	return cuda_send(d, host, bytes, ret);
 }
 
 int cuda_stage_ids(struct dev *d, const uint32_t *host, int n, const uint32_t **ret)

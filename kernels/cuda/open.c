@@ -10,6 +10,7 @@ static struct dev *cuda_close(struct dev *d)
 	struct cuda *c = cuda_of(d);
 	if (c->stream)
 		(void)cudaStreamSynchronize(c->stream); /* nothing may run that still uses what goes now */
+	cuda_graphs_done(d);
 	cuda_tap_free(c->tap);
 	cuda_blas_free(c->blas);
 	cuda_memory_done(d);
@@ -32,9 +33,10 @@ int cuda_bad(struct dev *d, const char *what)
 
 static int failed(struct dev *d, cudaError_t e, const char *what)
 {
+	const struct cuda *c = cuda_of(d);
 	size_t a, b;
 	(void)cudaGetLastError(); /* an error that does not last is over with this */
-	d->lost = d->lost || cudaMemGetInfo(&a, &b) != cudaSuccess; /* one that does comes back from every call */
+	d->lost = d->lost || (c->graphs.mode != GRAPH_CAPTURING && cudaMemGetInfo(&a, &b) != cudaSuccess); /* one that does comes back from every call */
 	(void)snprintf(d->error, sizeof d->error, "%s: %s%s", what, cudaGetErrorName(e), d->lost ? "; the device is lost to this process" : "");
 	return e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO;
 }
@@ -98,7 +100,7 @@ static int make(const struct cuda_request *q, const char *about, struct dev **re
 		return -ENOMEM;
 	}
 	c->q = *q;
-	*d = (struct dev){.ops = &ops_cuda, .impl = c, .n_threads = 1, .kind = DEV_CUDA, .own_memory = true, .close = cuda_close, .again = cuda_again,
+	*d = (struct dev){.ops = &ops_cuda, .impl = c, .n_threads = 1, .kind = DEV_CUDA, .own_memory = true, .remembers = q->graphs && !q->wait, .close = cuda_close, .again = cuda_again,
 			  .link = &cuda_link_ops};
 	(void)snprintf(d->about, sizeof d->about, "%s", about);
 	cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &greatest);

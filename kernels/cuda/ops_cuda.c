@@ -9,6 +9,7 @@ const struct ops ops_cuda = {
 	.download = cuda_download,
 	.zero = cuda_zero,
 	.sync = cuda_sync,
+	.repeat = cuda_repeat,
 	.stamp = cuda_stamp,
 	.lapse = cuda_lapse,
 	.weight_pack = cuda_weight_pack,

@@ -74,6 +74,8 @@ int cuda_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *i
 	if (M < 1)
 		return 0;
 	int r = cuda_stage_ids(d, ids, M, &on_dev);
+	if (!r && cuda_of(d)->graphs.mode == GRAPH_NOTING)
+		graph_note_ids(d, ids, M, (uint32_t)w->N, given != NULL);
 	return r ? r : cuda_done(d, ck_embed(cuda_of(d)->stream, y, w->packed, w->type == DT_F32, on_dev, given, M, w->K), "embed");
 }
 

@@ -24,6 +24,7 @@ struct eagle3 {
 	/* scratch, one block cut for the largest M seen */
 	real *scratch;
 	size_t n_scratch;
+	uint64_t version; /* of the addresses: no two are alike */
 };
 
 static const char *const tensor_names[E3_N_ALL] = {
@@ -188,9 +189,45 @@ enum dtype eagle3_type(const struct eagle3 *m)
 	return m->type;
 }
 
+uint64_t eagle3_version(const struct eagle3 *m)
+{
+	return m->version;
+}
+
 void eagle3_set_dev(struct eagle3 *m, struct dev *d)
 {
 	m->d = d;
+}
+
+/* What operations are given by value, and sizes. */
+static bool same_shape(const struct eagle3 *a, const struct eagle3 *b)
+{
+	const struct eagle3_config *x = &a->c, *y = &b->c;
+	return a->type == b->type && a->embedding == b->embedding && a->mscale == b->mscale && x->H == y->H && x->H_t == y->H_t && x->I == y->I && x->n_head == y->n_head &&
+	       x->n_kv == y->n_kv && x->hd == y->hd && x->V == y->V && x->V_d == y->V_d && x->rms_eps == y->rms_eps &&
+	       x->norm_before_residual == y->norm_before_residual && x->norm_before_fc == y->norm_before_fc && x->fc_norm == y->fc_norm &&
+	       x->norm_output == y->norm_output;
+}
+
+int eagle3_adopt(struct eagle3 *into, const struct eagle3 *from)
+{
+	const struct eagle3_config *c = &from->c;
+	struct dev *d = into->d;
+	if (!same_shape(into, from))
+		return -EINVAL;
+	const struct weight *const to_w[] = {&into->fc, &into->qkv, &into->o, &into->gu, &into->down, &into->head};
+	const struct weight *const from_w[] = {&from->fc, &from->qkv, &from->o, &from->gu, &from->down, &from->head};
+	real *const to_v[] = {into->norm_in, into->norm_hidden, into->norm_post, into->norm, into->norm_fc};
+	const real *const from_v[] = {from->norm_in, from->norm_hidden, from->norm_post, from->norm, from->norm_fc};
+	int r = 0;
+	for (size_t i = 0; i < sizeof to_w / sizeof *to_w && !r; i++)
+		r = d->ops->upload(d, to_w[i]->packed, from_w[i]->packed, from_w[i]->bytes);
+	for (size_t i = 0; i < sizeof to_v / sizeof *to_v && !r; i++)
+		r = from_v[i] ? d->ops->upload(d, to_v[i], from_v[i], (size_t)(i < 4 ? c->H : 3 * c->H_t) * sizeof(real)) : 0;
+	memcpy(into->d2t, from->d2t, (size_t)c->V_d * sizeof *into->d2t);
+	memcpy(into->inv_freq, from->inv_freq, (size_t)(c->hd / 2) * sizeof *into->inv_freq);
+	into->c = *c;
+	return r;
 }
 
 uint32_t eagle3_target_id(const struct eagle3 *m, uint32_t draft_id)
@@ -272,9 +309,12 @@ static int cut_scratch(struct eagle3 *m, int M, int n_logits, struct views *v)
 	size_t total = 0;
 	for (size_t i = 0; i < sizeof width / sizeof *width; i++)
 		total += (width[i] + 15) & ~(size_t)15;
+	const real *before = m->scratch;
 	int r = model_grow(m->d, &m->scratch, &m->n_scratch, total);
 	if (r)
 		return r;
+	if (m->scratch != before || !m->version)
+		m->version = model_version();
 	real *p = m->scratch;
 	for (size_t i = 0; i < sizeof width / sizeof *width; i++) {
 		*at[i] = p;

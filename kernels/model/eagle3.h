@@ -47,8 +47,14 @@ enum dtype eagle3_type(const struct eagle3 *m);
 /* Load on one dev, run on another of the same back end and ISA: packing needs no dev of
  * its own, so a version is loaded on a thread that does not hold the engine's. */
 void eagle3_set_dev(struct eagle3 *m, struct dev *d);
+/* Copy all that from holds to where `into` has it, so that its addresses stay (ops.h repeat); both run on the same dev. -EINVAL, nothing
+ * touched: they are not of one shape. Another failure leaves `into` good for eagle3_free only. */
+int MUSTCHECK eagle3_adopt(struct eagle3 *into, const struct eagle3 *from);
 /* Take scratch for batches of up to M rows and n_logits logit rows now rather than at first use. */
 int MUSTCHECK eagle3_reserve(struct eagle3 *m, int M, int n_logits);
+/* A number that no other draft has, and that changes when addresses do that a forward uses of it: for keys of ops.h repeat. 0 before
+ * the first eagle3_reserve. */
+uint64_t eagle3_version(const struct eagle3 *m);
 uint32_t eagle3_target_id(const struct eagle3 *m, uint32_t draft_id);
 /* Unpack one tensor back to canonical order in the kept dtype, for the hash of what is held. */
 int MUSTCHECK eagle3_unpack(const struct eagle3 *m, enum eagle3_tensor t, void *ret_host, size_t bytes);

@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include "kernels/model/llama.h"
 #include "kernels/model/load.h"
 
@@ -26,6 +27,7 @@ struct llama {
 	struct block *blocks;          /* [n_layer] */
 	real *scratch;                 /* one block, cut for the largest batch seen */
 	size_t n_scratch;
+	uint64_t version;              /* of the addresses: no two are alike */
 };
 
 static int check(const struct llama_config *c, struct errtext *e)
@@ -186,9 +188,12 @@ static int cut_scratch(struct llama *m, int M, int n_logits, struct views *v)
 	size_t total = 0;
 	for (size_t i = 0; i < sizeof width / sizeof *width; i++)
 		total += (width[i] + 15) & ~(size_t)15;
+	const real *before = m->scratch;
 	int r = model_grow(m->d, &m->scratch, &m->n_scratch, total);
 	if (r)
 		return r;
+	if (m->scratch != before || !m->version)
+		m->version = model_version();
 	real *p = m->scratch;
 	for (size_t i = 0; i < sizeof width / sizeof *width; i++) {
 		*at[i] = p;
@@ -248,34 +253,90 @@ static int tap_boundary(struct llama *m, int boundary, const struct llama_batch 
 	for (int i = 0; features && i < N_BOUNDARIES; i++) {
 		if (m->c.boundaries[i] != boundary)
 			continue;
-		TRY(m->d->ops->copy_rows(m->d, features + i * H, N_BOUNDARIES * H, x, H, NULL, b->M, H));
-		return i == N_BOUNDARIES - 1 && b->featured ? b->featured(b->arg) : 0;
+		return m->d->ops->copy_rows(m->d, features + i * H, N_BOUNDARIES * H, x, H, NULL, b->M, H);
 	}
 	return 0;
+}
+
+/* A forward in the two parts that may be repeated from memory (ops.h): up to the last boundary, where the caller is told, and from there on. */
+struct run {
+	struct llama *m;
+	struct kv_pool *kv;
+	const struct llama_batch *b;
+	real *features, *hidden, *logits;
+	struct views v;
+};
+
+static int first_part(const struct run *x)
+{
+	struct llama *m = x->m;
+	int last = m->c.boundaries[N_BOUNDARIES - 1];
+	TRY(m->d->ops->embed(m->d, x->v.x, &m->embedding, x->b->ids, x->b->given, x->b->M));
+	for (int l = 0; l < last; l++) {
+		TRY(tap_boundary(m, l, x->b, x->v.x, x->features));
+		TRY(block_forward(m, x->kv, l, x->b, &x->v));
+	}
+	return tap_boundary(m, last, x->b, x->v.x, x->features);
+}
+
+static int second_part(const struct run *x)
+{
+	struct llama *m = x->m;
+	const struct llama_config *c = &m->c;
+	struct dev *d = m->d;
+	const struct ops *o = d->ops;
+	const struct llama_batch *b = x->b;
+	int H = c->H;
+	for (int l = c->boundaries[N_BOUNDARIES - 1]; l < c->n_layer; l++)
+		TRY(block_forward(m, x->kv, l, b, &x->v));
+	if (x->hidden)
+		TRY(o->rmsnorm(d, x->hidden, H, NULL, x->v.x, H, m->norm, c->rms_eps, b->M, H));
+	if (!x->logits || b->n_logits < 1)
+		return 0;
+	TRY(o->copy_rows(d, x->v.top, H, x->v.x, H, b->logit_rows, b->n_logits, H));
+	TRY(o->rmsnorm(d, x->v.top, H, NULL, x->v.top, H, m->norm, c->rms_eps, b->n_logits, H));
+	return o->linear(d, x->logits, c->V, c->tied ? &m->embedding : &m->head, x->v.top, H, b->n_logits, false);
+}
+
+static int run_first(void *arg)
+{
+	return first_part(arg);
+}
+
+static int run_second(void *arg)
+{
+	return second_part(arg);
+}
+
+static int run_both(void *arg)
+{
+	TRY(first_part(arg));
+	return second_part(arg);
+}
+
+static int repeat(struct run *x, int part, int (*run)(void *arg))
+{
+	struct key { uint64_t version; const void *at[13]; int n[6]; } key;
+	const struct llama_batch *b = x->b;
+	if (b->M > MODEL_REPEAT_ROWS)
+		return run(x);
+	memset(&key, 0, sizeof key);
+	key = (struct key){.version = x->m->version,
+			   .at = {x->kv->k, x->kv->v, b->ids, b->pos, b->slots, b->given, b->seqs, b->logit_rows, x->features, x->hidden, x->logits, x->v.x},
+			   .n = {part, b->M, b->n_seqs, b->n_logits, x->kv->n_pages}};
+	return x->m->d->ops->repeat(x->m->d, &key, sizeof key, run, x);
 }
 
 int llama_forward(struct llama *m, struct kv_pool *kv, const struct llama_batch *b,
 		  real *features, real *hidden, real *logits)
 {
-	const struct llama_config *c = &m->c;
-	struct dev *d = m->d;
-	const struct ops *o = d->ops;
-	int H = c->H, M = b->M;
-	struct views v;
-	if (M < 1)
+	struct run x = {.m = m, .kv = kv, .b = b, .features = features, .hidden = hidden, .logits = logits};
+	if (b->M < 1)
 		return 0;
-	TRY(cut_scratch(m, M, b->n_logits, &v));
-	TRY(o->embed(d, v.x, &m->embedding, b->ids, b->given, M));
-	for (int l = 0; l < c->n_layer; l++) {
-		TRY(tap_boundary(m, l, b, v.x, features));
-		TRY(block_forward(m, kv, l, b, &v));
-	}
-	TRY(tap_boundary(m, c->n_layer, b, v.x, features));
-	if (hidden)
-		TRY(o->rmsnorm(d, hidden, H, NULL, v.x, H, m->norm, c->rms_eps, M, H));
-	if (!logits || b->n_logits < 1)
-		return 0;
-	TRY(o->copy_rows(d, v.top, H, v.x, H, b->logit_rows, b->n_logits, H));
-	TRY(o->rmsnorm(d, v.top, H, NULL, v.top, H, m->norm, c->rms_eps, b->n_logits, H));
-	return o->linear(d, logits, c->V, c->tied ? &m->embedding : &m->head, v.top, H, b->n_logits, false);
+	TRY(cut_scratch(m, b->M, b->n_logits, &x.v));
+	if (!features || !b->featured)
+		return repeat(&x, 0, run_both);
+	TRY(repeat(&x, 1, run_first));
+	TRY(b->featured(b->arg));
+	return repeat(&x, 2, run_second);
 }

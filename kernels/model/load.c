@@ -2,6 +2,7 @@
  * shape the configuration implies; q, k, v (and gate, up) are stacked by rows so
  * that one multiplication serves them all.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/model/load.h"
@@ -103,4 +104,10 @@ int model_grow(struct dev *d, real **p, size_t *have, size_t need)
 	*p = q;
 	*have = need;
 	return 0;
+}
+
+uint64_t model_version(void)
+{
+	static atomic_uint_fast64_t last;
+	return atomic_fetch_add(&last, 1) + 1;
 }

@@ -14,5 +14,7 @@ int MUSTCHECK model_load_vectors(struct dev *d, const struct tensor_source *s, i
 /* n matrices with the same K stacked by rows into one packed weight. */
 int MUSTCHECK model_load_stacked(struct dev *d, const struct tensor_source *s, int n, const char *const *names,
 				 const int *rows, int K, enum dtype type, struct weight *ret, struct errtext *e);
+/* 1, 2, ...: for what must be told from all that was before it. Any thread. */
+uint64_t model_version(void);
 /* A scratch array of reals that only grows. *have and need are counts of reals. */
 int MUSTCHECK model_grow(struct dev *d, real **p, size_t *have, size_t need);

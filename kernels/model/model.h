@@ -20,6 +20,7 @@ struct tensor_source {
 };
 
 enum { N_BOUNDARIES = 3 };
+enum { MODEL_REPEAT_ROWS = 256 }; /* a forward of more rows is not worth remembering (ops.h repeat) */
 /* Default boundaries {2, L/2, L-3} (residual stream after b blocks). */
 static inline void default_boundaries(int n_layer, int ret[N_BOUNDARIES])
 {

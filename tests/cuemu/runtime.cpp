@@ -8,7 +8,7 @@
  *
  * Faults: CUEMU_FAULT=call:nth:code, read whenever devices are counted. "launch:3:719" makes
  * the third launch fail with cudaErrorLaunchFailure. Errors from 200 on that come from work on the device last, as
- * on a GPU: every later call gives them again. CUEMU_DEVICES is how many devices there are (1), CUEMU_MEMORY how many
+ * on a GPU: every later call gives them again; those of captures (900 on) do not. CUEMU_DEVICES is how many devices there are (1), CUEMU_MEMORY how many
  * bytes each has (8 GB), CUEMU_CAPABILITY its compute capability (80). cuemu_called(call) is how often a call was made that can
  * fail; "launch" is one of them.
  */
@@ -17,25 +17,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <sched.h>
 #include <string>
-#include <vector>
 
-struct cuemu_stream {
-	int priority;
-	std::deque<std::function<bool()>> queue;
-	uint64_t enqueued, done;
-};
-struct cuemu_event {
-	cudaStream_t stream;
-	uint64_t at; /* enqueued then */
-	bool timed;
-	std::shared_ptr<double> when; /* ms; set when the stream comes there */
-};
+namespace cuemu {
+std::recursive_mutex lock;
+}
+using namespace cuemu;
 
 namespace {
 struct block {
@@ -43,7 +31,6 @@ struct block {
 	bool pinned;
 };
 
-std::recursive_mutex lock;
 std::map<const char *, block> blocks;
 std::vector<cudaStream_t> streams;
 thread_local int last_error; /* each thread has its own, as in CUDA */
@@ -70,13 +57,6 @@ size_t memory_size()
 {
 	const char *s = getenv("CUEMU_MEMORY");
 	return s ? (size_t)strtoull(s, nullptr, 10) : (size_t)8 << 30;
-}
-
-cudaError_t note(cudaError_t e)
-{
-	if (e != cudaSuccess)
-		last_error = e;
-	return e;
 }
 
 const block *find(const void *p)
@@ -142,6 +122,13 @@ cudaError_t give(void *p, bool pinned)
 } // namespace
 
 namespace cuemu {
+cudaError_t note(cudaError_t e)
+{
+	if (e != cudaSuccess)
+		last_error = e;
+	return e;
+}
+
 cudaError_t fault(const char *call)
 {
 	std::lock_guard<std::recursive_mutex> l(lock);
@@ -151,7 +138,7 @@ cudaError_t fault(const char *call)
 	if (!planned.call[0] || strcmp(planned.call, call) != 0 || --planned.left)
 		return cudaSuccess;
 	planned.call[0] = 0;
-	if (planned.code >= 200)
+	if (planned.code >= 200 && planned.code < cudaErrorStreamCaptureUnsupported)
 		lasting = planned.code, lost.any = true;
 	return (cudaError_t)planned.code;
 }
@@ -160,7 +147,9 @@ cudaError_t enqueue_until(cudaStream_t s, std::function<bool()> work)
 {
 	std::lock_guard<std::recursive_mutex> l(lock);
 	if (!s)
-		return cudaErrorInvalidValue; /* the default stream is never meant here */
+		return legacy_stream();
+	if (s->in)
+		return note_work(s, std::move(work));
 	s->queue.push_back(std::move(work));
 	s->enqueued++;
 	return cudaSuccess;
@@ -199,6 +188,12 @@ long cuemu_called(const char *call)
 			return note(fault_);           \
 	} while (0)
 #define LOCKED held locked_(lock)
+#define UNORDERED                                              \
+	do {                                                   \
+		cudaError_t refused_ = not_in_stream_order(); \
+		if (refused_ != cudaSuccess)                   \
+			return note(refused_);                 \
+	} while (0)
 
 cudaError_t cudaGetDeviceCount(int *ret)
 {
@@ -258,16 +253,23 @@ const char *cudaGetErrorName(cudaError_t e)
 	case cudaErrorNoKernelImageForDevice: return "cudaErrorNoKernelImageForDevice";
 	case cudaErrorECCUncorrectable: return "cudaErrorECCUncorrectable";
 	case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+	case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+	case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
 	case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
 	default: return "cudaErrorUnknown";
 	}
 }
 
-cudaError_t cudaMallocAsync(void **ret, size_t bytes, cudaStream_t)
+cudaError_t cudaMallocAsync(void **ret, size_t bytes, cudaStream_t s)
 {
 	LOCKED;
 	FAULT("cudaMallocAsync");
-	return note(take(ret, bytes, false));
+	cudaError_t e = take(ret, bytes, false);
+	if (e == cudaSuccess && s && s->in) {
+		s->in->g->taken++;
+		s->in->memory[*ret] = bytes;
+	}
+	return note(e);
 }
 
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
@@ -276,6 +278,12 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 	if (!p)
 		return cudaSuccess;
 	FAULT("cudaFreeAsync");
+	if (s && s->in) { /* its own, which stays a part of the graph; nobody else's */
+		if (!s->in->memory.erase(p))
+			return note(spoil(s->in.get(), cudaErrorInvalidValue));
+		s->in->g->taken--;
+		return cudaSuccess;
+	}
 	return note(cuemu::enqueue(s, [p]() {
 		if (give(p, false) != cudaSuccess)
 			abort();
@@ -303,12 +311,14 @@ cudaError_t cudaHostAlloc(void **ret, size_t bytes, unsigned)
 {
 	LOCKED;
 	FAULT("cudaHostAlloc");
+	UNORDERED;
 	return note(take(ret, bytes, true));
 }
 
 cudaError_t cudaFreeHost(void *p)
 {
 	LOCKED;
+	UNORDERED;
 	for (auto s : streams)
 		(void)drain(s, s->enqueued); /* as a device waits, but not for other ranks, which have devices of their own */
 	return p ? note(give(p, true)) : cudaSuccess;
@@ -331,6 +341,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
 		return note(cudaErrorInvalidValue);
 	if (!bytes)
 		return cudaSuccess;
+	if (s->in)
+		return note(cuemu::enqueue(s, [=]() { memmove(dst, src, bytes); }));
 	if (!find(src)) { /* pageable: taken now */
 		std::vector<char> copy((const char *)src, (const char *)src + bytes);
 		return note(cuemu::enqueue(s, [dst, copy]() { memcpy(dst, copy.data(), copy.size()); }));
@@ -354,12 +366,13 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *ret_least, int *ret_greatest)
 	return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned, int priority)
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned flags, int priority)
 {
 	LOCKED;
 	FAULT("cudaStreamCreateWithPriority");
 	*ret = new cuemu_stream{};
 	(*ret)->priority = priority;
+	(*ret)->non_blocking = flags & cudaStreamNonBlocking;
 	streams.push_back(*ret);
 	return cudaSuccess;
 }
@@ -386,6 +399,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
 	LOCKED;
 	FAULT("cudaStreamSynchronize");
+	if (s->in)
+		return note(spoil(s->in.get(), cudaErrorStreamCaptureUnsupported));
 	drain_all(locked_, s, s->enqueued);
 	return (cudaError_t)lasting.load();
 }
@@ -394,6 +409,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
 	LOCKED;
 	FAULT("cudaStreamWaitEvent");
+	if (s->in || e->in)
+		return note(wait_captured(s, e));
 	cuemu_event now = *e; /* what it is about now, whatever it is recorded for later */
 	return note(cuemu::enqueue_until(s, [now]() { return !now.stream || drain(now.stream, now.at); }));
 }
@@ -416,6 +433,11 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
 	LOCKED;
 	FAULT("cudaEventRecord");
+	if (s->in) {
+		record_captured(e, s);
+		return cudaSuccess;
+	}
+	e->in = nullptr;
 	if (e->timed) {
 		auto when = std::make_shared<double>(-1.0);
 		e->when = when;
@@ -429,7 +451,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 cudaError_t cudaEventElapsedTime(float *ret_ms, cudaEvent_t a, cudaEvent_t b)
 {
 	LOCKED;
-	if (!a->when || !b->when)
+	if (!a->when || !b->when || a->in || b->in)
 		return note(cudaErrorInvalidResourceHandle);
 	if (*a->when < 0 || *b->when < 0)
 		return note(cudaErrorNotReady);
@@ -440,6 +462,9 @@ cudaError_t cudaEventElapsedTime(float *ret_ms, cudaEvent_t a, cudaEvent_t b)
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
 	LOCKED;
+	if (e->in)
+		return note(cudaErrorCapturedEvent);
+	UNORDERED;
 	if (e->stream && e->stream->done < e->at) { /* time passes between one question and the next: one piece of work's */
 		(void)drain(e->stream, e->stream->done + 1);
 		return note(cudaErrorNotReady); /* a real runtime remembers it as any other */
@@ -451,6 +476,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
 	LOCKED;
 	FAULT("cudaEventSynchronize");
+	if (e->in)
+		return note(cudaErrorCapturedEvent);
+	UNORDERED;
 	if (e->stream)
 		drain_all(locked_, e->stream, e->at);
 	return (cudaError_t)lasting.load();

@@ -13,9 +13,9 @@
 #include "tests/unit/learn/draft_chain.h"
 #include "tests/unit/serve/harness.h"
 
-static struct dev *open_dev(enum dev_math math)
+static struct dev *open_with(enum dev_math math, bool graphs)
 {
-	struct dev_options o = {.kind = DEV_CUDA, .threads = 1, .math = math};
+	struct dev_options o = {.kind = DEV_CUDA, .threads = 1, .math = math, .graphs = graphs};
 	struct errtext e = {""};
 	struct dev *d = NULL;
 	int r = dev_new(&o, &d, &e);
@@ -26,6 +26,11 @@ static struct dev *open_dev(enum dev_math math)
 	if (r)
 		fail_msg("%s", e.text);
 	return d;
+}
+
+static struct dev *open_dev(enum dev_math math)
+{
+	return open_with(math, false);
 }
 
 static void near(double got, double want, double tol, const char *what)
@@ -165,7 +170,7 @@ static void budget(void **state)
 enum { JOBS = 4, WEIGHTS = 2 };
 
 struct world {
-	struct dev *d[3]; /* tested, plain, CPU */
+	struct dev *d[3]; /* tested, with graphs; plain, without; CPU */
 	struct llama *target[3];
 	char dir[2][64];
 };
@@ -188,7 +193,7 @@ static void world_open(struct world *w, bool f32)
 	const enum toy_kind kinds[2] = {TOY_AGREES, TOY_LEANS};
 	memset(w, 0, sizeof *w);
 	for (int i = 0; i < 3; i++) {
-		w->d[i] = i < 2 ? open_dev(MATH_STRICT) : dev_or_null(1, ISA_AUTO);
+		w->d[i] = i < 2 ? open_with(MATH_STRICT, i == 0) : dev_or_null(1, ISA_AUTO);
 		w->target[i] = toy_target(w->d[i], f32 ? 0.05f : 0.15f, f32 ? DT_F32 : DT_BF16);
 		assert_non_null(w->target[i]);
 	}
@@ -332,11 +337,10 @@ static void chains(void **state)
 	assert_true(proposed > 100 && dropped > 0);
 }
 
-/* ---- what a round costs ---- */
-
 static long (*called)(const char *);
-static const char *const calls[] = {"launch", "cublasGemmEx", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMallocAsync", "cudaFreeAsync", "cudaHostAlloc"};
-enum { LAUNCHES, PRODUCTS, COPIES, STREAM_WAITS, EVENT_WAITS, TAKES, GIVES, PINS, CALLS };
+static const char *const calls[] = {"launch", "cublasGemmEx", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMallocAsync", "cudaFreeAsync", "cudaHostAlloc",
+				    "cudaGraphLaunch", "cudaGraphInstantiate"};
+enum { LAUNCHES, PRODUCTS, COPIES, STREAM_WAITS, EVENT_WAITS, TAKES, GIVES, PINS, GRAPHS, CAPTURES, CALLS };
 
 /* One request alone, of n tokens after 9: what was called, and its rounds. */
 static uint32_t one_request(struct engine *g, uint64_t seed, int n, long ret[CALLS])
@@ -353,6 +357,83 @@ static uint32_t one_request(struct engine *g, uint64_t seed, int n, long ret[CAL
 	return j.stats.rounds;
 }
 
+static void count_open(void)
+{
+	void *lib = dlopen("libcuemu.so", RTLD_NOW | RTLD_NOLOAD);
+	*(void **)(void *)&called = lib ? dlsym(lib, "cuemu_called") : NULL;
+}
+
+/* Version 1 again where it lies; back; version 1 loaded anew into its old place; and a request after each. Returns the graphs launched. */
+static long swap_without_capture(struct engine *g, const struct world *w, long ret[CALLS])
+{
+	struct errtext e = {0};
+	char sha[65];
+	long launched = 0;
+	for (int i = 0; i < 2; i++)
+		for (uint32_t v = 1; v <= 2; v++) { /* alone, and now warm */
+			must(engine_activate(g, v, true, 0, &e), &e);
+			(void)one_request(g, 7, 20, ret);
+		}
+	for (int step = 0; step < 3; step++) {
+		if (step == 2) {
+			must(engine_unload(g, 1, &e), &e);
+			must(engine_load(g, 1, w->dir[0], sha, &e), &e);
+		}
+		must(engine_activate(g, step % 2 ? 2 : 1, true, 0, &e), &e);
+		(void)one_request(g, 7, 20, ret);
+		assert_int_equal(ret[CAPTURES], 0);
+		launched += ret[GRAPHS];
+	}
+	return launched;
+}
+
+/* What engines say with graphs and without, chains and trees: the same, in the same rounds. A switch, a rollback, and another version loaded into the memory of one
+ * that was unloaded take no new graph; what could not be captured would have a reason. */
+static void graphs(void **state)
+{
+	(void)state;
+	static struct job jobs[2][JOBS];
+	struct world w;
+	struct errtext e = {0};
+	char sha[65];
+	long few[CALLS], calls_made = 0;
+	world_open(&w, false);
+	count_open();
+	for (int tree = 0; tree < 10; tree += 9) {
+		for (int side = 0; side < 2; side++) {
+			struct engine *g = make_engine(&w, side, false, 3, tree);
+			for (int i = 0; i < 2; i++) {
+				must(engine_load(g, (uint32_t)(i + 1), w.dir[i], sha, &e), &e);
+				must(engine_activate(g, (uint32_t)(i + 1), true, 0, &e), &e);
+			}
+			for (int turn = 0; turn < 3; turn++) { /* again, as a graph is made the second time */
+				must(engine_activate(g, (uint32_t)(turn % 2 + 1), true, 0, &e), &e);
+				for (int i = 0; i < JOBS; i++) {
+					job_random(&jobs[side][i], (uint64_t)(50 + i), 5 + 3 * i, 12);
+					jobs[side][i].how = (struct sampling){.top_p = 1, .temperature = i == 1 ? 0.7f : 0, .seed = 3};
+					assert_int_equal(job_submit(g, &jobs[side][i]), 0);
+				}
+				for (int i = 0; i < JOBS; i++)
+					job_wait(&jobs[side][i]);
+			}
+			if (!side && called)
+				calls_made += swap_without_capture(g, &w, few);
+			struct engine_status s;
+			engine_status(g, &s);
+			assert_string_equal(s.graphs, "");
+			engine_free(g);
+		}
+		for (int i = 0; i < JOBS; i++)
+			if (!job_same(&jobs[0][i], &jobs[1][i]))
+				fail_msg("tree %d, request %d: graphs change what is said", tree, i);
+	}
+	world_close(&w);
+	if (called)
+		assert_true(calls_made > 20);
+}
+
+/* ---- what a round costs ---- */
+
 static void rounds(void **state)
 {
 	(void)state;
@@ -360,37 +441,49 @@ static void rounds(void **state)
 	struct errtext e = {0};
 	char sha[65];
 	world_open(&w, false);
-	void *lib = dlopen("libcuemu.so", RTLD_NOW | RTLD_NOLOAD);
-	*(void **)(void *)&called = lib ? dlsym(lib, "cuemu_called") : NULL;
-	for (int drafted = 0; drafted < 2 && called; drafted++) {
-		struct engine *g = make_engine(&w, 0, false, 1, 0);
+	count_open();
+	for (int i = 0; i < 4 && called; i++) {
+		bool drafted = i % 2, graphs = i >= 2;
+		struct engine *g = make_engine(&w, !graphs, false, 1, 0);
 		long few[CALLS], many[CALLS];
 		if (drafted) {
 			must(engine_load(g, 1, w.dir[0], sha, &e), &e);
 			must(engine_activate(g, 1, false, 0, &e), &e);
 		}
-		(void)one_request(g, 1, 120, few); /* all is as large as it gets */
+		(void)one_request(g, 1, 120, few); /* all is as large as it gets, */
+		for (int j = 0; j < 4 && graphs; j++) /* and was seen twice */
+			(void)one_request(g, (uint64_t)(2 + j % 2), j % 2 ? 100 : 20, few);
 		uint32_t a = one_request(g, 2, 20, few), b = one_request(g, 3, 100, many);
-		print_message("%s: %u and %u rounds\n", drafted ? "drafted" : "plain", a, b);
+		print_message("%s: %u and %u rounds\n", i % 2 ? graphs ? "drafted, graphs" : "drafted" : graphs ? "plain, graphs" : "plain", a, b);
 		assert_true(b > a + 10);
-		for (int i = 0; i < CALLS; i++)
-			print_message("  %-22s %6.2f a round\n", calls[i], (double)(many[i] - few[i]) / (double)(b - a));
-		for (int i = TAKES; i <= PINS; i++)
-			assert_true(few[i] == 0 && many[i] == 0);
+		for (int j = 0; j < CALLS; j++)
+			print_message("  %-22s %6.2f a round\n", calls[j], (double)(many[j] - few[j]) / (double)(b - a));
+		for (int j = TAKES; j <= PINS; j++)
+			assert_true(few[j] == 0 && many[j] == 0);
 		assert_int_equal(many[STREAM_WAITS] - few[STREAM_WAITS], b - a); /* one each, for draft and target together */
 		assert_int_equal(many[EVENT_WAITS], 0);
+		assert_true(few[CAPTURES] == 0 && many[CAPTURES] == 0);
+		/* the target's; and, drafted, an extend and three steps. Beside them: topk, and what brings an extend's rows and feedback to their place. */
+		if (graphs) {
+			assert_true(many[GRAPHS] - few[GRAPHS] <= (long)(b - a) * (drafted ? 5 : 1));
+			assert_true(many[LAUNCHES] - few[LAUNCHES] <= (long)(b - a) * (drafted ? 5 : 1));
+			assert_true(many[COPIES] - few[COPIES] <= (long)(b - a) * (drafted ? 6 : 1));
+			assert_int_equal(many[PRODUCTS] - few[PRODUCTS], 0);
+		}
 		engine_free(g);
 	}
 	world_close(&w);
-	if (!lib) {
+	if (!called) {
 		print_message("skip: a real device does not count\n");
 		skip();
 	}
-	(void)dlclose(lib);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(ttt_step), cmocka_unit_test(budget), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode), cmocka_unit_test(chains), cmocka_unit_test(rounds)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(ttt_step), cmocka_unit_test(budget), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode),
+		cmocka_unit_test(chains), cmocka_unit_test(graphs), cmocka_unit_test(rounds),
+	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
