@@ -29,6 +29,7 @@ struct job {
 	atomic_int done;
 	atomic_int *ticks;  /* every emission adds one, when set */
 	atomic_int *hold;   /* tokens are not taken while it is not 0 (10 s at most), when set */
+	atomic_int *slow;   /* each emission takes 50 ms while it is not 0, when set: the engine takes commands between them */
 	int stall_at;       /* on this tick, wait until the test's thread has seen it (ticks_wait), and for as long as it takes to act */
 	char error[64];
 };
@@ -49,6 +50,8 @@ static void job_tokens(void *arg, const uint32_t *ids, int n)
 	j->groups++;
 	for (int i = 0; j->hold && atomic_load(j->hold) && i < 10000; i++)
 		usleep(1000);
+	if (j->slow && atomic_load(j->slow))
+		usleep(50000);
 	if (j->ticks && atomic_fetch_add(j->ticks, 1) == j->stall_at) {
 		pthread_mutex_lock(&job_lock);
 		pthread_cond_broadcast(&job_cond);

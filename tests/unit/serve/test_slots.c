@@ -161,18 +161,20 @@ static void test_in_use(void **state)
 	struct errtext e = {0};
 	char sha[65];
 	static struct job j;
-	atomic_int ticks = 0;
+	atomic_int ticks = 0, slow = 1; /* until both commands were answered */
 	assert_int_equal(engine_load(g, 1, toy.dir[0], sha, &e), 0);
 	assert_int_equal(engine_load(g, 2, toy.dir[1], sha, &e), 0);
 	assert_int_equal(engine_activate(g, 1, false, 0, &e), 0);
 	job_random(&j, 3, 10, 140);
 	j.ignore_eos = true;
 	j.ticks = &ticks;
+	j.slow = &slow;
 	j.stall_at = 1;
 	assert_int_equal(job_submit(g, &j), 0);
 	ticks_wait(&ticks, 1, &j, 1);
 	assert_int_equal(engine_activate(g, 2, false, 0, &e), 0); /* the running one keeps version 1 */
 	expect_fail(engine_unload(g, 1, &e), -EBUSY, &e, "drafts for");
+	atomic_store(&slow, 0);
 	job_wait(&j);
 	assert_int_equal(j.stats.n_versions, 1);
 	assert_int_equal(j.stats.versions[0], 1);
