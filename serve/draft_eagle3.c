@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/model/eagle3.h"
+#include "kernels/model/load.h"
 #include "schemas/draft_config.h"
 #include "serve/draft.h"
 #include "serve/tree.h"
@@ -135,25 +136,12 @@ static int e3_load(struct dev *d, const char *dir, const struct weight *embeddin
 	return 0;
 }
 
-static int grow(struct dev *d, real **p, size_t *have, size_t need)
-{
-	if (need <= *have)
-		return 0;
-	real *q = d->ops->alloc(d, need * sizeof *q);
-	if (!q)
-		return -ENOMEM;
-	d->ops->free(d, *p);
-	*p = q;
-	*have = need;
-	return 0;
-}
-
 static int reserve(struct draft *x, int M, int n)
 {
 	const struct eagle3_config *c = eagle3_cfg(x->m);
-	int r = grow(x->d, &x->rows_fb, &x->n_rows_fb, (size_t)M * (size_t)c->H);
+	int r = model_grow(x->d, &x->rows_fb, &x->n_rows_fb, (size_t)M * (size_t)c->H);
 	if (!r)
-		r = grow(x->d, &x->logits, &x->n_logits, (size_t)n * (size_t)c->V_d);
+		r = model_grow(x->d, &x->logits, &x->n_logits, (size_t)n * (size_t)c->V_d);
 	if (r || n <= x->cap)
 		return r;
 	free(x->logit_rows);

@@ -130,7 +130,13 @@ int graph_note_plan(struct dev *d, const struct attn_seq *seqs, int n_seqs, cons
 	x->plan[x->n_plans].pool = *p;
 	x->plan[x->n_plans].room = room;
 	x->plan[x->n_plans++].at = room_for(x, plan_bytes(&room));
-	return room.parts ? cuda_scratch(d, (size_t)room.parts * (size_t)(p->d + 2) * sizeof(float), &parts) : 0;
+	if (room.parts && cuda_scratch(d, (size_t)room.parts * (size_t)(p->d + 2) * sizeof(float), &parts)) {
+		if (d->lost)
+			return -EIO;
+		x->refused = true; /* room for longer contexts than these is not there; for these it may be */
+		(void)snprintf(d->graphs, sizeof d->graphs, "%.150s", d->error);
+	}
+	return 0;
 }
 
 static int unknown(struct dev *d, const char *what)
@@ -191,15 +197,15 @@ static struct graph *find(struct graphs *g, const void *key, size_t n)
 	return best;
 }
 
-/* Room for one more: of those that have no graph, else of all, the longest unused goes. */
+/* Room for one more: the longest unused goes. */
 static void make_room(struct dev *d, struct graphs *g)
 {
-	int out = -1;
-	for (int i = 0; i < g->n; i++)
-		if (out < 0 || (!g->all[i]->exec && g->all[out]->exec) || (!g->all[i]->exec == !g->all[out]->exec && g->all[i]->used < g->all[out]->used))
-			out = i;
+	int out = 0;
 	if (g->n < GRAPH_MOST)
 		return;
+	for (int i = 1; i < g->n; i++)
+		if (g->all[i]->used < g->all[out]->used)
+			out = i;
 	graph_free(d, g->all[out]);
 	g->all[out] = g->all[--g->n];
 }

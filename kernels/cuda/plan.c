@@ -41,10 +41,10 @@ static const char *check_seq(const struct attn_seq *s, const struct kv_pool *p, 
 			return "attn: page past the pool";
 	if (s->parent && !tree_fits(s))
 		return "attn: tree";
-	int heads = cuda_min(group, CK_TILE), splits = (s->n_past + s->n_rows) / CK_SPLIT + 1;
+	int heads = cuda_min(group, CK_TILE), per = CK_TILE / heads, splits = (s->n_past + s->n_rows) / CK_SPLIT + 1;
 	room->pages += pages_of(s, p);
 	room->paths += s->parent ? s->n_rows * ATTN_TREE_MAX : 0;
-	room->tiles += s->n_rows * ((group + heads - 1) / heads) * splits;
+	room->tiles += (s->n_rows + per - 1) / per * ((group + heads - 1) / heads) * splits;
 	room->parts += splits > 1 ? s->n_rows * splits * nh : 0;
 	room->M = s->row0 + s->n_rows > room->M ? s->row0 + s->n_rows : room->M;
 	return NULL;

@@ -419,9 +419,12 @@ static void bench(struct dev *d, const char *brokers, const char *dir)
 	promotion(g, &plain);
 	(void)snprintf(more, sizeof more, ", \"answers\": %d", answers);
 	say("answers that were not plain decoding's", differing, "", more);
+	(void)snprintf(e.text, sizeof e.text, "%s", d->graphs);
 	engine_free(g);
 	tap_free(tap);
 	llama_free(target);
+	if (*e.text)
+		die("graphs were asked for, and parts of rounds were launched plainly", &e);
 }
 
 int main(int argc, char **argv)
@@ -431,7 +434,7 @@ int main(int argc, char **argv)
 	char dir[64];
 	if (argc > 1 && strcmp(argv[1], "--small") == 0)
 		size = small;
-	if (dev_new(&(struct dev_options){.kind = DEV_CUDA, .math = MATH_STRICT}, &d, &e)) {
+	if (dev_new(&(struct dev_options){.kind = DEV_CUDA, .math = MATH_STRICT, .graphs = true}, &d, &e)) {
 		fprintf(stderr, "bench_gpu_serve: skipped: %s\n", e.text);
 		return 77;
 	}

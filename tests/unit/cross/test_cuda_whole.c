@@ -263,6 +263,9 @@ static void one_engine(struct world *w, bool f32, int tree, uint64_t *ret_accept
 		}
 		*ret_accepted += jobs[i].stats.accepted;
 	}
+	struct engine_status s;
+	engine_status(g, &s);
+	assert_string_equal(s.graphs, "");
 	engine_free(g);
 	engine_free(plain);
 	engine_free(other);
