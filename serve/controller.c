@@ -20,7 +20,6 @@ void controller_init(struct controller *c, enum draft_mode mode, int max_depth, 
 	c->max_depth = max_depth;
 	c->max_nodes = max_nodes;
 	c->slope = SLOPE;
-	c->batch = ENGINE_MAX_SEQS;
 	c->lever = 0.4;
 }
 
@@ -176,7 +175,7 @@ int controller_key(struct controller *c, uint32_t version, const char *domain)
 	k.version = version;
 	k.domain = h;
 	k.used = c->clock;
-	k.rounds = k.since_probe = k.probes = k.asked = 0;
+	k.rounds = k.since_probe = k.probes = 0;
 	k.measured = k.expected = 0;
 	c->key[place] = k;
 	return place;
@@ -398,8 +397,6 @@ void controller_choose(struct controller *c, struct ctl_session *s, int n, int p
 	bool done[CTL_KEYS] = {false}, chains = false;
 	c->clock++;
 	believe(c);
-	if (n + plain)
-		c->batch += 0.05 * (n + plain - c->batch);
 	if (c->mode != DRAFT_AUTO || !n) {
 		struct draft_shape h = c->mode == DRAFT_TREE ? (struct draft_shape){TREE_WIDTH, c->max_depth, c->max_nodes} :
 				       c->mode == DRAFT_OFF ? (struct draft_shape){1, 0, 0} : (struct draft_shape){1, c->max_depth, c->max_depth};
@@ -427,31 +424,4 @@ void controller_choose(struct controller *c, struct ctl_session *s, int n, int p
 		maybe_probe(c, s, n, plain);
 	double most = 3 * controller_ms(c, CTL_VERIFY, n + plain + c->max_nodes);
 	c->budget = c->budget < most ? c->budget : most;
-}
-
-bool controller_pays(const struct controller *c, int key, int running)
-{
-	struct ctl_session s[ENGINE_MAX_SEQS];
-	struct draft_shape h;
-	int n = (int)lround(c->batch);
-	n = n < 1 ? 1 : n < running ? n : running < 1 ? 1 : running;
-	if (c->mode != DRAFT_AUTO)
-		return c->mode != DRAFT_OFF;
-	for (int i = 0; i < n; i++)
-		s[i] = (struct ctl_session){.key = key, .shape = {1, 0, 0}};
-	double most = tokens_per_ms(c, s, n, 0);
-	for (int i = 1; shape_at(c, i, false, &h); i++) {
-		give(s, n, key, h);
-		if (tokens_per_ms(c, s, n, 0) > most)
-			return true;
-	}
-	return false;
-}
-
-bool controller_ready(struct controller *c, int key, int running)
-{
-	struct ctl_key *k = &c->key[key];
-	if (c->mode == DRAFT_AUTO && k->chain[0].tries < CTL_KNOWN)
-		return true;
-	return controller_pays(c, key, running) || (c->mode == DRAFT_AUTO && ++k->asked % CTL_READY_EVERY == 0);
 }

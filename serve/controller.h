@@ -7,8 +7,7 @@
  * millisecond, nothing at all included: a draft that does not pay is not asked.
  *
  * So that a recovery is seen, it also probes what it would not choose; probes are paid from a budget of
- * CTL_PROBE_SHARE of the time, in tokens lost. What a draft must read of a text before it can propose can wait while it
- * would propose nothing (controller_ready). Where trees are chosen, every CTL_CHAIN_EVERY-th round of an account is a chain,
+ * CTL_PROBE_SHARE of the time, in tokens lost. Where trees are chosen, every CTL_CHAIN_EVERY-th round of an account is a chain,
  * because only chains are replayed (served against replayed accept length).
  * Pure: no clock, no chance; the same numbers in give the same choices.
  */
@@ -17,7 +16,7 @@
 #include "serve/tree.h"
 
 enum { CTL_KEYS = 64, CTL_BINS = 48, CTL_SIZES = 5, CTL_CHAIN_EVERY = 16, CTL_LEAST_GAP = 12 /* rounds between probes, by the sessions there are */,
-       CTL_SURE = 48, CTL_KNOWN = 20 /* tries */, CTL_READY_EVERY = 8 };
+       CTL_SURE = 48 };
 #define CTL_PROBE_SHARE 0.012
 
 enum ctl_cost { CTL_VERIFY, CTL_STEP, CTL_EXTEND, CTL_COSTS };
@@ -30,7 +29,7 @@ struct ctl_key { /* what one version does in one domain */
 	struct ctl_rate chain[ENGINE_MAX_K], tree[CTL_SIZES][ENGINE_MAX_K];
 	uint64_t chain_at, tree_at; /* when last tried */
 	struct draft_shape best;  /* chosen last */
-	int rounds, since_probe, probes, asked;
+	int rounds, since_probe, probes;
 	double measured, expected; /* accept length of its proposing rounds; what was expected of them */
 };
 
@@ -47,7 +46,6 @@ struct controller {
 	uint64_t at[CTL_COSTS][CTL_BINS]; /* clock of the last one */
 	bool any;
 	double budget; /* ms */
-	double batch;  /* sessions that decode, of late */
 };
 
 struct ctl_session { int key; struct draft_shape shape; /* out */ };
@@ -68,7 +66,3 @@ void controller_outcome(struct controller *c, int key, struct draft_shape shape,
 double controller_gain(const struct controller *c, int key, struct draft_shape shape);
 /* Shapes for a batch of n sessions that could draft, beside `plain` that cannot. */
 void controller_choose(struct controller *c, struct ctl_session *s, int n, int plain);
-/* Would anything be proposed for this account in a batch of `running` sessions, or of as many as decoded of late, if those are fewer? */
-bool controller_pays(const struct controller *c, int key, int running);
-/* Must a new session be able to draft from its first token on? Where it pays or little is known, and else every CTL_READY_EVERY-th. */
-bool controller_ready(struct controller *c, int key, int running);

@@ -10,8 +10,6 @@
 #include "serve/engine_core.h"
 #include "serve/fault.h"
 
-enum { CATCH_UP_EVERY = 8 /* rounds */ };
-
 void engine_set_draft_k(struct engine *g, int k)
 {
 	k = k < 1 ? 1 : k > ENGINE_MAX_K ? ENGINE_MAX_K : k;
@@ -161,12 +159,6 @@ static void move_overdue(struct engine *g)
 	}
 }
 
-static void catch_up(struct engine *g)
-{
-	for (int i = 0; i < g->n_active && g->ring_n % CATCH_UP_EVERY == 0; i++)
-		draft_catch_up(g, g->active[i]);
-}
-
 static void run_commands(struct engine *g)
 {
 	for (;;) {
@@ -268,7 +260,6 @@ void *engine_main(void *arg)
 		run_commands(g);
 		reap(g);
 		move_overdue(g);
-		catch_up(g);
 		admit(g);
 		if (g->n_active)
 			one_round(g);

@@ -218,8 +218,6 @@ void draft_drop(struct engine *g, struct session *s);
 void take_tree(struct session *s, const struct tree *t, int nodes, uint32_t version);
 /* Move to slot `to` (-1 = plain), keeping draft KV. A probe keeps the version it was asked for. */
 void draft_move(struct engine *g, struct session *s, int to);
-/* s has a slot and no draft KV, as nothing paid: if it pays now, the KV is made from what was kept. */
-void draft_catch_up(struct engine *g, struct session *s);
 uint32_t session_version(const struct engine *g, const struct session *s);
 
 /* round.c: one round over g->active; sessions that ended are in pieces[] with done set. 0 or

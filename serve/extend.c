@@ -3,7 +3,7 @@
  * A prompt's rows are extended at once, as they come in bulk. A decoding session's rows are kept (their
  * features, one page of them and a round at most) and extended when the session is about to draft, together with the
  * logits of the last one, or when they fill a page, together and without: so a session that does not draft pays next
- * to nothing, and can draft again at any time. A session without draft KV has none of this: its features are kept with its pages.
+ * to nothing, and can draft again at any time.
  */
 #include <math.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void choose(struct engine *g)
 		s->shape = (struct draft_shape){1, 0, 0};
 		if (g->pieces[i].done || session_prefilling(s))
 			continue;
-		if (!s->draft_ok) {
+		if (s->slot < 0) {
 			plain++;
 			continue;
 		}
@@ -146,7 +146,7 @@ static void extend_slot(struct engine *g, int slot)
 	for (int i = 0; i < g->n_pieces; i++) {
 		struct piece *p = &g->pieces[i];
 		struct session *s = p->s;
-		if (s->slot != slot || !s->draft_ok)
+		if (s->slot != slot)
 			continue;
 		s->first[0] = DRAFT_NONE;
 		s->due = -1;

@@ -65,16 +65,6 @@ void draft_move(struct engine *g, struct session *s, int to)
 		draft_drop(g, s); /* without draft KV for its past it stays plain */
 }
 
-void draft_catch_up(struct engine *g, struct session *s)
-{
-	if (s->slot < 0 || s->draft_ok || session_prefilling(s) || s->move_at)
-		return;
-	if (!controller_pays(&g->ctl, controller_key(&g->ctl, session_version(g, s), s->req.domain), g->n_active))
-		return;
-	s->draft_ok = reuse_regain(g, s);
-	s->mixed = false;
-}
-
 /* What s may propose in this round: no more than could be served (the round itself emits one token more), and
  * no more nodes than there are places in its pages. */
 static struct draft_shape shape_of(const struct session *s)

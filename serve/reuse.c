@@ -46,7 +46,7 @@ static bool usable(const struct engine *g, const struct session *s, int node, bo
 	const struct page *p = &g->pages.info[g->prefix.nodes[node].page];
 	if (traced && !p->featured && s->n_told < (s->n_path + 1) * PAGE_TOK)
 		return false;
-	return !s->draft_ok || p->featured || p->drafted;
+	return s->slot < 0 || p->featured || p->drafted;
 }
 
 /* Go on along the tree: table entries from n_path on are replaced or added. One row at least is left to
@@ -71,12 +71,6 @@ static void follow(struct engine *g, struct session *s, bool traced, const struc
 	}
 }
 
-/* Is everything kept that its draft KV could be made from later? */
-static bool may_wait(const struct engine *g, const struct session *s, bool traced)
-{
-	return traced && g->keep.W && g->o.prefix != PREFIX_OFF && !s->req.probe && s->slot != g->slots.canary;
-}
-
 bool reuse_enter(struct engine *g, struct session *s)
 {
 	bool traced = s->begun ? s->traced : capture_wanted(g, s);
@@ -85,7 +79,7 @@ bool reuse_enter(struct engine *g, struct session *s)
 	s->slot = s->req.no_draft ? -1 : s->req.probe ? slots_find(&g->slots, s->req.probe_version) : slots_arm(&g->slots, s->req.conversation, s->req.request_id);
 	if (s->slot >= 0 && g->slots.s[s->slot].state != SLOT_READY)
 		s->slot = -1;
-	s->draft_ok = s->slot >= 0 && (!may_wait(g, s, traced) || controller_ready(&g->ctl, controller_key(&g->ctl, session_version(g, s), s->req.domain), g->n_active + 1));
+	s->draft_ok = s->slot >= 0;
 	if (g->o.prefix != PREFIX_OFF && !s->req.probe)
 		follow(g, s, traced, told);
 	int need = pages_for(s->n_fill + 1) - s->n_pages;
@@ -116,7 +110,7 @@ void reuse_leave(struct engine *g, struct session *s)
 
 bool reuse_preparing(const struct session *s)
 {
-	return (s->draft_ok && s->n_drafted < s->n_path) || (s->traced && s->n_told < s->n_kv);
+	return (s->slot >= 0 && s->n_drafted < s->n_path) || (s->traced && s->n_told < s->n_kv);
 }
 
 /* Draft KV of pages [i, i+n), from kept features. */
@@ -178,7 +172,7 @@ static int to_rebuild(struct engine *g, const struct session *s, int most)
 static int prepare_draft(struct engine *g, struct session *s, int rows)
 {
 	int left = rows, most = g->max_rows / PAGE_TOK;
-	while (s->draft_ok && s->n_drafted < s->n_path && left > 0) {
+	while (s->slot >= 0 && s->n_drafted < s->n_path && left > 0) {
 		struct page *p = page_of(g, s, s->n_drafted);
 		int n = to_rebuild(g, s, most);
 		if (n && !rebuild(g, s, s->n_drafted, n)) {
@@ -278,7 +272,7 @@ bool reuse_regain(struct engine *g, struct session *s)
 	if (!s->traced || !W || n > PAGE_TOK)
 		return false;
 	for (int i = 0; i < s->n_path; i++)
-		if (!page_of(g, s, i)->featured && !(page_of(g, s, i)->drafted & bit_of(s)))
+		if (!page_of(g, s, i)->featured)
 			return false;
 	if (n) { /* by way of `given`, as the host cannot write to what is pending */
 		if (o->sync(g->o.dev))

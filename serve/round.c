@@ -134,7 +134,7 @@ static void build_batch(struct engine *g)
 static bool features_wanted(const struct engine *g)
 {
 	for (int i = 0; i < g->n_pieces; i++)
-		if (g->pieces[i].s->draft_ok || g->pieces[i].s->traced || g->pieces[i].s->req.probe)
+		if (g->pieces[i].s->slot >= 0 || g->pieces[i].s->traced || g->pieces[i].s->req.probe)
 			return true;
 	return false;
 }

@@ -53,8 +53,7 @@ struct session {
 
 	/* drafting */
 	int slot;           /* of the version it drafts with, -1 = plain */
-	bool draft_ok;      /* draft KV holds rows 0..n_kv-1, but for the last n_pending. False with a slot: nothing is proposed, so nothing was
-			     * written; features are kept, from which it can be (draft_catch_up) */
+	bool draft_ok;      /* draft KV holds rows 0..n_kv-1, but for the last n_pending */
 	int n_pending;      /* whose features are kept (extend.c) */
 	int ctl_key;        /* account of its version and domain */
 	struct draft_shape shape, used; /* what it may propose in the coming round; what the round's tree was grown to */
