@@ -122,6 +122,9 @@ static int obey(struct engine *g, const struct cmd *c)
 		if (!r)
 			pages_forget_draft(&g->pages, slot);
 		return r;
+	case CMD_TRIM:
+		slots_trim(&g->slots);
+		return g->o.dev->ops->sync(g->o.dev); /* now it is there for other streams too */
 	}
 	return -EINVAL;
 }

@@ -77,7 +77,7 @@ struct rows {
 	struct attn_seq seqs[ENGINE_MAX_SEQS];
 };
 
-enum cmd_kind { CMD_INSTALL, CMD_ACTIVATE, CMD_CANARY, CMD_UNLOAD };
+enum cmd_kind { CMD_INSTALL, CMD_ACTIVATE, CMD_CANARY, CMD_UNLOAD, CMD_TRIM };
 struct cmd { /* on its caller's stack; the engine answers through done */
 	struct cmd *next;
 	enum cmd_kind kind;

@@ -193,28 +193,35 @@ static int reserve(struct engine *g, uint32_t version, char ret_sha[static 65], 
 	return i;
 }
 
+static int load_into(struct engine *g, int slot, const struct slot_spec *spec, const char *dir, char ret_sha[static 65], struct errtext *e)
+{
+	char sha[65];
+	struct slot_load l;
+	int r = slot_read(spec, dir, &l, e);
+	if (r)
+		return r;
+	memcpy(sha, l.sha, sizeof sha);
+	r = command(g, &(struct cmd){.kind = CMD_INSTALL, .slot = slot, .load = &l, .e = e});
+	slot_read_done(&l);
+	if (!r)
+		memcpy(ret_sha, sha, sizeof sha);
+	return r;
+}
+
 int engine_load(struct engine *g, uint32_t version, const char *dir, char ret_sha[static 65], struct errtext *e)
 {
 	const struct llama_config *c = llama_cfg(g->o.target);
 	struct slot_spec spec = {.dev = g->o.dev, .embedding = llama_embedding(g->o.target), .n_target_layers = c->n_layer,
 				 .boundaries = c->boundaries, .type = g->o.f32_kv ? DT_F32 : DT_BF16, .M = g->max_rows,
 				 .n = g->o.max_seqs * TREE_WIDTH};
-	struct slot_load l;
 	if (!version)
 		return errtext_set(e, -EINVAL, "version 0 means no draft: it cannot be loaded");
 	int i = reserve(g, version, ret_sha, e);
 	if (i < 0)
 		return i == -EEXIST ? 0 : i;
-	int r = slot_read(&spec, dir, &l, e);
-	if (!r) {
-		char sha[65];
-		struct cmd cmd = {.kind = CMD_INSTALL, .slot = i, .load = &l, .e = e};
-		memcpy(sha, l.sha, sizeof sha);
-		r = command(g, &cmd);
-		slot_read_done(&l);
-		if (!r)
-			memcpy(ret_sha, sha, sizeof sha);
-	}
+	int r = load_into(g, i, &spec, dir, ret_sha, e);
+	if (r == -ENOMEM && command(g, &(struct cmd){.kind = CMD_TRIM, .e = e}) == 0) /* what unloaded ones left may be what is lacking */
+		r = load_into(g, i, &spec, dir, ret_sha, e);
 	if (r) {
 		pthread_mutex_lock(&g->lock);
 		slots_abandon(&g->slots, i);

@@ -168,14 +168,21 @@ int slots_unload(struct slots *t, uint32_t version, bool keep, struct errtext *e
 	return 0;
 }
 
+void slots_trim(struct slots *t)
+{
+	for (int i = 0; i < N_SLOTS; i++) {
+		if (t->spare[i].x)
+			t->spare[i].kind->free(t->spare[i].x);
+		t->spare[i].x = NULL;
+	}
+}
+
 void slots_done(struct slots *t, struct dev *d)
 {
 	for (int i = 0; i < N_SLOTS; i++)
 		if (t->s[i].state == SLOT_READY)
 			t->s[i].kind->free(t->s[i].x);
-	for (int i = 0; i < N_SLOTS; i++)
-		if (t->spare[i].x)
-			t->spare[i].kind->free(t->spare[i].x);
+	slots_trim(t);
 	if (t->kv.n_pages)
 		d->ops->kv_free(d, &t->kv);
 	*t = (struct slots){.live = -1, .previous = -1, .canary = -1};

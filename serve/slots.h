@@ -64,6 +64,7 @@ void slots_canary(struct slots *t, int i, uint32_t permille, const char *salt);
 void slots_activate(struct slots *t, int i, bool back);
 /* -ENOENT, -EBUSY. keep: the slot keeps the memory for the next version. */
 int MUSTCHECK slots_unload(struct slots *t, uint32_t version, bool keep, struct errtext *e);
+void slots_trim(struct slots *t); /* free what unloaded versions left for the next ones */
 void slots_done(struct slots *t, struct dev *d);
 /* requests: as published, since the slot's own count is the engine's */
 const char *slot_state_name(const struct slots *t, int i, int requests); /* empty loading ready live canary draining */

@@ -435,6 +435,51 @@ static void graphs(void **state)
 		assert_true(calls_made > 20);
 }
 
+/* Four versions and then a fifth in the place of one, with so much memory: how many loads went well. */
+static int loads(const struct world *w, int kib, bool graphs)
+{
+	struct dev_options o = {.kind = DEV_CUDA, .threads = 1, .graphs = graphs, .memory_bytes = (size_t)kib << 10};
+	struct errtext e = {0};
+	struct dev *d;
+	struct engine *g = NULL;
+	char sha[65];
+	uint32_t n = 0;
+	must(dev_new(&o, &d, &e), &e);
+	struct llama *t = toy_target(d, 0.15f, DT_BF16);
+	struct engine_options eo = {.dev = d, .target = t, .max_seqs = 3, .max_queue = 16, .max_context = 160, .kv_tokens = 960, .prefill_chunk = 16, .draft_k = 4, .draft_mode = DRAFT_CHAIN};
+	if (t && engine_new(&eo, &g, &e) == 0) {
+		while (n < 4 && engine_load(g, n + 1, w->dir[0], sha, &e) == 0)
+			n++;
+		if (n == 4) {
+			must(engine_activate(g, 1, true, 0, &e), &e);
+			must(engine_unload(g, 2, &e), &e);
+			n += engine_load(g, 5, w->dir[1], sha, &e) == 0;
+		}
+		engine_free(g);
+	}
+	if (t)
+		llama_free(t);
+	dev_free(d);
+	return (int)n;
+}
+
+/* What an unloaded draft leaves for the next one is no memory lost: where five loads have just enough without graphs, they have with them. */
+static void spare(void **state)
+{
+	(void)state;
+	struct world w;
+	int few = 1 << 10, enough = 1 << 17; /* KiB */
+	world_open(&w, false);
+	assert_int_equal(loads(&w, enough, false), 5);
+	while (enough - few > 128) {
+		int kib = (few + enough) / 2;
+		*(loads(&w, kib, false) == 5 ? &enough : &few) = kib;
+	}
+	print_message("%d KiB\n", enough);
+	assert_int_equal(loads(&w, enough, true), 5);
+	world_close(&w);
+}
+
 /* ---- what a round costs ---- */
 
 static void rounds(void **state)
@@ -489,6 +534,6 @@ static void rounds(void **state)
 int main(void)
 {
 	const struct CMUnitTest whole[] = {cmocka_unit_test(ttt_step), cmocka_unit_test(budget), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode)};
-	const struct CMUnitTest by_round[] = {cmocka_unit_test(chains), cmocka_unit_test(graphs), cmocka_unit_test(rounds)};
+	const struct CMUnitTest by_round[] = {cmocka_unit_test(chains), cmocka_unit_test(graphs), cmocka_unit_test(spare), cmocka_unit_test(rounds)};
 	return CUDA_ROUNDS ? cmocka_run_group_tests(by_round, NULL, NULL) : cmocka_run_group_tests(whole, NULL, NULL);
 }
