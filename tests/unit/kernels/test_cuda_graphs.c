@@ -395,6 +395,7 @@ static void long_context(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits), cmocka_unit_test(many_keys), cmocka_unit_test(short_of_memory), cmocka_unit_test(long_context), cmocka_unit_test(faults), cmocka_unit_test(the_stand_in)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits), cmocka_unit_test(many_keys), cmocka_unit_test(short_of_memory), cmocka_unit_test(long_context),
+					   cmocka_unit_test(faults), cmocka_unit_test(the_stand_in)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
