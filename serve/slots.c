@@ -47,6 +47,8 @@ int slot_read(const struct slot_spec *spec, const char *dir, struct slot_load *r
 		r = l.kind->weights_sha(l.x, l.sha);
 	if (!r)
 		r = l.kind->warm(l.x, spec->M, spec->n);
+	if (!r)
+		r = l.d->ops->sync(l.d); /* what it holds is used, and may be freed, on the engine's stream from here on */
 	if (r) {
 		slot_read_done(&l);
 		if (e && !e->text[0])

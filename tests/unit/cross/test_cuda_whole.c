@@ -435,6 +435,41 @@ static void graphs(void **state)
 		assert_true(calls_made > 20);
 }
 
+/* Versions are loaded into the place of unloaded ones while requests run: nobody's memory is touched by what the loading stream still has to do. */
+static void loads_beside(void **state)
+{
+	(void)state;
+	static struct job jobs[JOBS], ref;
+	struct world w;
+	struct errtext e = {0};
+	char sha[65];
+	world_open(&w, false);
+	struct engine *g = make_engine(&w, 0, false, 3, 0), *plain = make_engine(&w, 1, false, 1, 0);
+	for (uint32_t i = 1; i <= 2; i++)
+		must(engine_load(g, i, w.dir[i - 1], sha, &e), &e);
+	must(engine_activate(g, 1, false, 0, &e), &e);
+	for (int i = 0; i < JOBS; i++) {
+		job_random(&jobs[i], (uint64_t)(70 + i), 5 + 3 * i, 100);
+		jobs[i].ignore_eos = true;
+		assert_int_equal(job_submit(g, &jobs[i]), 0);
+	}
+	int n = 0;
+	for (; !jobs_done(jobs, JOBS) && n < 50; n++) {
+		must(engine_unload(g, 2, &e), &e);
+		must(engine_load(g, 2, w.dir[1], sha, &e), &e);
+	}
+	print_message("%d loads while requests ran\n", n);
+	assert_true(n > 1);
+	for (int i = 0; i < JOBS; i++) {
+		job_wait(&jobs[i]);
+		ask(plain, &jobs[i], &ref);
+		assert_true(job_same(&ref, &jobs[i]));
+	}
+	engine_free(g);
+	engine_free(plain);
+	world_close(&w);
+}
+
 /* Four versions and then a fifth in the place of one, with so much memory: how many loads went well. */
 static int loads(const struct world *w, int kib, bool graphs)
 {
@@ -534,6 +569,6 @@ static void rounds(void **state)
 int main(void)
 {
 	const struct CMUnitTest whole[] = {cmocka_unit_test(ttt_step), cmocka_unit_test(budget), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode)};
-	const struct CMUnitTest by_round[] = {cmocka_unit_test(chains), cmocka_unit_test(graphs), cmocka_unit_test(spare), cmocka_unit_test(rounds)};
+	const struct CMUnitTest by_round[] = {cmocka_unit_test(chains), cmocka_unit_test(graphs), cmocka_unit_test(loads_beside), cmocka_unit_test(spare), cmocka_unit_test(rounds)};
 	return CUDA_ROUNDS ? cmocka_run_group_tests(by_round, NULL, NULL) : cmocka_run_group_tests(whole, NULL, NULL);
 }
