@@ -449,7 +449,7 @@ static void loads_beside(void **state)
 		must(engine_load(g, i, w.dir[i - 1], sha, &e), &e);
 	must(engine_activate(g, 1, false, 0, &e), &e);
 	for (int i = 0; i < JOBS; i++) {
-		job_random(&jobs[i], (uint64_t)(70 + i), 5 + 3 * i, 100);
+		job_random(&jobs[i], (uint64_t)(70 + i), 5 + 3 * i, 40);
 		jobs[i].ignore_eos = true;
 		assert_int_equal(job_submit(g, &jobs[i]), 0);
 	}
