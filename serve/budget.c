@@ -11,27 +11,32 @@ static int bin_of(int rows)
 	return bin;
 }
 
-/* Of this size, else of the next smaller one that is known, which costs no more, else of a larger one. */
-static double alone(const struct budget *b, int rows)
+/* Of this size, else of the next smaller one that is known, else of a larger one; -1: none is. */
+static int known_bin(const struct budget *b, int rows)
 {
 	int bin = bin_of(rows);
 	for (int i = bin; i >= 0; i--)
 		if (b->alone[i] > 0)
-			return b->alone[i];
+			return i;
 	for (int i = bin + 1; i < BUDGET_BINS; i++)
 		if (b->alone[i] > 0)
-			return b->alone[i];
-	return 0;
+			return i;
+	return -1;
+}
+
+/* A smaller round costs no more. */
+static double alone(const struct budget *b, int rows)
+{
+	int bin = known_bin(b, rows);
+	return bin < 0 ? 0 : b->alone[bin];
 }
 
 /* The same where a round of that size may never have been seen, as when few ever decode at a time: a smaller one's time,
  * and for each further row what a row adds. */
 static double together(const struct budget *b, int rows)
 {
-	for (int i = bin_of(rows); i >= 0; i--)
-		if (b->alone[i] > 0)
-			return b->alone[i] + (rows > 1 << i ? (rows - (1 << i)) * b->row : 0);
-	return alone(b, rows);
+	int bin = known_bin(b, rows);
+	return alone(b, rows) + (bin >= 0 && rows > 1 << bin ? (rows - (1 << bin)) * b->row : 0);
 }
 
 int budget_rows(struct budget *b, int decode_rows, int all_rows, int full)

@@ -264,8 +264,10 @@ static int level_rows(struct draft_shape h)
 	return h.width == 1 ? 1 : h.nodes / 2 < h.width ? (h.nodes + 1) / 2 : h.width;
 }
 
+struct outlook { double ms, tokens; };
+
 /* What a round with these shapes costs and brings */
-static double round_ms(const struct controller *c, const struct ctl_session *s, int n, int plain)
+static struct outlook round_of(const struct controller *c, const struct ctl_session *s, int n, int plain)
 {
 	int rows = plain, deepest = 0;
 	double fresh = 0, kept = 0; /* rows to extend at once; of those that are extended a page at a time */
@@ -285,20 +287,13 @@ static double round_ms(const struct controller *c, const struct ctl_session *s, 
 			m += level < s[i].shape.depth ? level_rows(s[i].shape) : 0;
 		ms += controller_ms(c, CTL_STEP, m);
 	}
-	return ms;
-}
-
-static double round_tokens(const struct controller *c, const struct ctl_session *s, int n, int plain)
-{
-	double tokens = plain;
-	for (int i = 0; i < n; i++)
-		tokens += 1 + (s[i].shape.depth ? controller_gain(c, s[i].key, s[i].shape) : 0);
-	return tokens;
+	return (struct outlook){.ms = ms, .tokens = plain + kept + fresh};
 }
 
 static double tokens_per_ms(const struct controller *c, const struct ctl_session *s, int n, int plain)
 {
-	return round_tokens(c, s, n, plain) / round_ms(c, s, n, plain);
+	struct outlook o = round_of(c, s, n, plain);
+	return o.tokens / o.ms;
 }
 
 static void give(struct ctl_session *s, int n, int key, struct draft_shape h)
@@ -363,9 +358,9 @@ static struct draft_shape probe_shape(const struct controller *c, const struct c
 
 static void maybe_probe(struct controller *c, struct ctl_session *s, int n, int plain)
 {
-	double ms = round_ms(c, s, n, plain), pace = round_tokens(c, s, n, plain) / ms;
+	struct outlook chosen = round_of(c, s, n, plain);
 	struct ctl_key *k = NULL;
-	c->budget += CTL_PROBE_SHARE * ms;
+	c->budget += CTL_PROBE_SHARE * chosen.ms;
 	for (int i = 0; i < n; i++)
 		if (!k || c->key[s[i].key].since_probe > k->since_probe)
 			k = &c->key[s[i].key];
@@ -381,7 +376,8 @@ static void maybe_probe(struct controller *c, struct ctl_session *s, int n, int 
 			s[i].shape = h;
 			one = h.depth > 0;
 		}
-	double lost = round_ms(c, s, n, plain) - round_tokens(c, s, n, plain) / pace;
+	struct outlook probe = round_of(c, s, n, plain);
+	double lost = probe.ms - probe.tokens * chosen.ms / chosen.tokens;
 	lost = (lost > 0 ? lost : 0) + (was_off ? controller_ms(c, CTL_EXTEND, 16) : 0);
 	if (c->budget < lost) {
 		memcpy(s, keep, (size_t)n * sizeof *s);
@@ -396,7 +392,6 @@ void controller_choose(struct controller *c, struct ctl_session *s, int n, int p
 {
 	bool done[CTL_KEYS] = {false}, chains = false;
 	c->clock++;
-	believe(c);
 	if (c->mode != DRAFT_AUTO || !n) {
 		struct draft_shape h = c->mode == DRAFT_TREE ? (struct draft_shape){TREE_WIDTH, c->max_depth, c->max_nodes} :
 				       c->mode == DRAFT_OFF ? (struct draft_shape){1, 0, 0} : (struct draft_shape){1, c->max_depth, c->max_depth};
@@ -404,6 +399,7 @@ void controller_choose(struct controller *c, struct ctl_session *s, int n, int p
 			s[i].shape = c->key[s[i].key].best = h;
 		return;
 	}
+	believe(c);
 	for (int i = 0; i < n; i++)
 		s[i].shape = c->key[s[i].key].best;
 	for (int i = 0; i < n; i++) {

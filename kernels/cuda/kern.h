@@ -37,6 +37,7 @@ cudaError_t ck_axpby(cudaStream_t s, float *y, float a, const float *x, float b,
 cudaError_t ck_copy_rows(cudaStream_t s, float *y, int ldy, const float *x, int ldx, const uint32_t *rows, int M, int n);
 /* y[m] = w[ids[m]]: w is bf16 (wide 0) or f32 (wide 1), [N,K]; an id of CK_GIVEN | i is given[i] */
 #define CK_GIVEN 0x80000000u
+#define CK_NO_NAME 0xFFFFFFFFu /* ck_name: no usable proposal */
 cudaError_t ck_embed(cudaStream_t s, float *y, const void *w, int wide, const uint32_t *ids, const uint32_t *given, int M, int K);
 /* y [rows,K] bf16 (wide 0) or f32 (wide 1) from x [M,K]; rows from M on are zero */
 cudaError_t ck_pad_rows(cudaStream_t s, void *y, int wide, const float *x, int ldx, int M, int rows, int K);

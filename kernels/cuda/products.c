@@ -65,6 +65,7 @@ void cuda_weight_free(struct dev *d, struct weight *w)
 	*w = (struct weight){0};
 }
 
+_Static_assert(CK_GIVEN == OP_GIVEN && CK_NO_NAME == OP_NO_NAME, "the kernels say what ops.h says");
 int cuda_embed(struct dev *d, real *y, const struct weight *w, const uint32_t *ids, const uint32_t *given, int M)
 {
 	const uint32_t *on_dev;

@@ -131,7 +131,7 @@ static __global__ void name_kernel(uint32_t *ids, float *logp, uint32_t *first, 
 		float l = lse[m];
 		bool fine = l - l == 0;
 		for (size_t at = m * (size_t)K; at < (m + 1) * (size_t)K; at++) {
-			ids[at] = fine && best[at] < (uint32_t)N ? names[best[at]] : 0xffffffffu;
+			ids[at] = fine && best[at] < (uint32_t)N ? names[best[at]] : CK_NO_NAME;
 			logp[at] = vals[at] - l;
 		}
 		if (first)
