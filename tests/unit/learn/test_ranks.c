@@ -158,6 +158,8 @@ static void test_grids(void **state)
 	assert_int_equal(system(cmd), 0);
 }
 
+enum { EPOCHS = 12 }; /* of the run in whose middle a rank is killed */
+
 static void nap(void)
 {
 	const struct timespec t = {.tv_nsec = 20000000};
@@ -214,7 +216,7 @@ static void kill_a_rank(const struct world *w, const char *name, const char *ran
 	char cmd[2048], state[400];
 	pid_t victim = 0, mpirun;
 	int status, seconds;
-	command(w, name, 4, 2, 4, "--resume on --eval.tokens 300", cmd);
+	command(w, name, 4, 2, EPOCHS, "--resume on --eval.tokens 300", cmd);
 	(void)snprintf(state, sizeof state, "%s/%s.state", w->dir, name);
 	mpirun = fork();
 	if (mpirun == 0) {
@@ -223,8 +225,7 @@ static void kill_a_rank(const struct world *w, const char *name, const char *ran
 	}
 	for (int i = 0; i < 1500 && (!saved_step(state) || !(victim = pid_of_rank(w, name, rank))); i++)
 		nap();
-	for (int i = 0; i < 10; i++) /* into the steps after it */
-		nap();
+	nap(); /* into the steps after it, of which EPOCHS leave enough on a machine that takes one a millisecond */
 	if (!victim)
 		show_log(w, name);
 	assert_true(victim > 0);
@@ -243,7 +244,7 @@ static void kill_a_rank(const struct world *w, const char *name, const char *ran
 		show_log(w, name);
 		fail_msg("nobody said: %s", sentence);
 	}
-	train(w, name, 4, 2, 4, "--resume on --eval.tokens 300");
+	train(w, name, 4, 2, EPOCHS, "--resume on --eval.tokens 300");
 	(void)snprintf(cmd, sizeof cmd, "grep -q 'going on from step' %s/%s.log", w->dir, name);
 	assert_int_equal(system(cmd), 0);
 }
@@ -253,7 +254,7 @@ static void test_killed(void **state)
 	struct world *w = *state;
 	if (!can_run())
 		skip();
-	train(w, "whole", 4, 2, 4, "--eval.tokens 300");
+	train(w, "whole", 4, 2, EPOCHS, "--eval.tokens 300");
 	kill_a_rank(w, "k2", "2", "was told to end while it waited for others");
 	assert_same_file(w, "k2", "whole");
 	kill_a_rank(w, "k0", "0", "was told to end while it waited for others");
