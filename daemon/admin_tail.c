@@ -25,13 +25,28 @@ static void tail_heard(void *arg, const struct news_item *item)
 	}
 }
 
+/* A free place; ADMIN_TAILS: there is none. Who hung up while there was nothing to tell gives up his. */
+static int tail_place(struct admin *a)
+{
+	int free = ADMIN_TAILS;
+
+	for (int i = ADMIN_TAILS - 1; i >= 0; i--) {
+		if (a->tail[i] && rpc_is_gone(a->tail[i])) {
+			rpc_reply(a->tail[i], NULL);
+			a->tail[i] = NULL;
+		}
+		free = a->tail[i] ? free : i;
+	}
+	return free;
+}
+
 void admin_tail(void *ctx, struct rpc_call *call, json_t *params)
 {
 	const json_t *v = json_object_get(params, "last");
 	struct admin *a = ctx;
 	json_t *events = json_array();
 	uint64_t last = news_last(a->o.news), n = TAIL_LAST;
-	int place = 0;
+	int place;
 
 	if (v && !json_is_null(v) && (!json_is_integer(v) || json_integer_value(v) < 0)) {
 		json_decref(events);
@@ -47,8 +62,7 @@ void admin_tail(void *ctx, struct rpc_call *call, json_t *params)
 		rpc_reply(call, json_pack("{s:o}", "events", events));
 		return;
 	}
-	while (place < ADMIN_TAILS && a->tail[place])
-		place++;
+	place = tail_place(a);
 	if (!a->tail_listens)
 		a->tail_listens = news_listen(a->o.news, tail_heard, a) == 0;
 	if (place == ADMIN_TAILS || !a->tail_listens) {

@@ -49,6 +49,7 @@ void rpc_peer(const struct rpc_call *call, unsigned *ret_uid, int *ret_pid);
  * with "continues"; -EPIPE: the caller is gone, or has left 512 KiB unread and was hung up on. The call still ends in
  * rpc_reply or rpc_error. */
 bool rpc_wants_more(const struct rpc_call *call);
+bool rpc_is_gone(const struct rpc_call *call); /* the caller hung up: nobody reads an answer */
 int rpc_more(struct rpc_call *call, json_t *params /* taken */);
 
 /* Blocking call. 0: *ret_params is a new reference. 1 (RPC_E_REMOTE): the peer

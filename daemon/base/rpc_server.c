@@ -7,6 +7,7 @@
  * unread output.
  */
 #include <event2/event.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -201,17 +202,20 @@ bool rpc_wants_more(const struct rpc_call *call)
 	return call->more && !call->oneway;
 }
 
+bool rpc_is_gone(const struct rpc_call *call)
+{
+	return !call->conn || call->conn->doomed;
+}
+
 int rpc_more(struct rpc_call *call, json_t *params)
 {
-	bool there = call->conn && !call->conn->doomed;
-
-	if (!there)
+	if (rpc_is_gone(call))
 		json_decref(params);
 	else
 		conn_send(call->conn, json_pack("{s:o, s:b}", "parameters", params, "continues", 1)); /* out of memory: hung up on */
 	if (call->conn && call->conn->out.len > RPC_STREAM_UNREAD)
 		conn_free(call->conn);
-	return call->conn && !call->conn->doomed ? 0 : -EPIPE;
+	return rpc_is_gone(call) ? -EPIPE : 0;
 }
 
 static const char rpc_service_idl[] =
@@ -351,6 +355,14 @@ static void conn_pump(struct rpc_conn *c)
 	conn_arm(c);
 }
 
+/* Has the peer closed, and not only the way to us? Then it reads no answer either. */
+static bool conn_hung_up(int fd)
+{
+	struct pollfd p = {.fd = fd};
+
+	return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR));
+}
+
 static void conn_read(evutil_socket_t fd, short what, void *arg)
 {
 	struct rpc_conn *c = arg;
@@ -368,6 +380,10 @@ static void conn_read(evutil_socket_t fd, short what, void *arg)
 		return;
 	}
 	c->eof = k == 0;
+	if (c->eof && c->call && !c->call->oneway && conn_hung_up(fd)) { /* a stream may have nothing to say for days, and would keep its place */
+		conn_free(c);
+		return;
+	}
 	if (k > 0 && !c->in.len)
 		c->message_since = clock_us();
 	if (k > 0)

@@ -1,6 +1,6 @@
 /* The control socket's promises. A change that is answered stands in the audit log, with where things stood before and after; when the
  * log cannot be written, the answer says so and the change is done all the same. What the learner refuses comes back as an
- * error that this interface declares.
+ * error that this interface declares. Who listens and hangs up leaves nothing behind.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 #include <cmocka.h>
+#include "daemon/admin_inside.h"
 #include "daemon/base/clock.h"
 #include "schemas/audit.h"
 #include "tests/unit/daemon/ask.h"
@@ -125,11 +126,32 @@ static void what_the_learner_refuses_is_declared(void **state)
 	json_decref(out);
 }
 
+static bool tail_enough(void *arg, const json_t *params)
+{
+	*(int *)arg += json_is_array(json_object_get(params, "events"));
+	return false;
+}
+
+/* Listeners that hang up while nothing happens keep no place from those who come later, nor a connection. */
+static void listeners_come_and_go(void **state)
+{
+	struct errtext e = {.text = ""};
+	int heard = 0;
+
+	(void)state;
+	whole_run();
+	for (int i = 0; i < 5 * ADMIN_TAILS; i++)
+		if (rpc_call_stream(fixture_path("daemon/control.sock"), "io.redraft.Daemon.Tail", json_pack("{s:i}", "last", 0), 60000, tail_enough, &heard, &e))
+			fail_msg("listener %d: %s", i, e.text);
+	assert_int_equal(heard, 5 * ADMIN_TAILS);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(what_is_answered_is_in_the_log, whole_setup, whole_teardown),
 		cmocka_unit_test_setup_teardown(a_log_that_cannot_be_written_is_owned_up_to, whole_setup, whole_teardown),
+		cmocka_unit_test_setup_teardown(listeners_come_and_go, whole_setup, whole_teardown),
 		cmocka_unit_test_setup_teardown(what_the_learner_refuses_is_declared, whole_setup, whole_teardown),
 	};
 
