@@ -1,12 +1,14 @@
-/* Whole files or none. A writer fills a temporary file beside the target,
- * fsyncs it, renames it and fsyncs the folder: after a crash at any moment the
- * name holds either all of the old bytes or all of the new. Readers that mapped
- * the old file keep it, because nothing is ever written in place.
+/* Whole files or none. A writer fills a file that has no name yet,
+ * fsyncs it, names it beside the target, renames it and fsyncs the folder: after a crash at any moment the
+ * name holds either all of the old bytes or all of the new, and of a half-written one
+ * nothing is left. Readers that mapped the old file keep it, because nothing is ever written in place.
  */
 #include "daemon/base/fs.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -219,20 +221,45 @@ static int fs_write_pieces(int fd, const struct fs_part *v, int n, size_t from, 
 	return r;
 }
 
-int fs_write_parts(const char *path, const struct fs_part *v, int n)
+/* A new file in dir: without a name, so that a writer who is killed leaves nothing behind; or, where the file system or a missing /proc
+ * does not let us name it later, with a temporary one. *temp: "" or that name. */
+static int fs_open_new(const char *path, const char *dir, bool nameless, char temp[static PATH_MAX])
 {
-	char temp[PATH_MAX], dir[PATH_MAX];
-	size_t all = 0;
-	int r, fd;
+	int fd = nameless && access("/proc/self/fd", X_OK) == 0 ? open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600) : -1;
 
-	if (snprintf(temp, sizeof temp, "%s.tmp-XXXXXX", path) >= (int)sizeof temp)
+	temp[0] = '\0';
+	if (fd >= 0)
+		return fd;
+	if (snprintf(temp, PATH_MAX, "%s.tmp-XXXXXX", path) >= PATH_MAX)
 		return -ENAMETOOLONG;
+	fd = mkostemp(temp, O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+/* A temporary name for a whole file that has none. */
+static int fs_name(int fd, const char *path, char temp[static PATH_MAX])
+{
+	static atomic_uint count;
+	char self[32];
+	int r;
+
+	snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+	do { /* another machine's process may have our number, and have left a name like ours */
+		if (snprintf(temp, PATH_MAX, "%s.tmp-%x-%x", path, (unsigned)getpid(), atomic_fetch_add(&count, 1)) >= PATH_MAX)
+			return -ENAMETOOLONG;
+		r = linkat(AT_FDCWD, self, AT_FDCWD, temp, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+	} while (r == -EEXIST);
+	return r;
+}
+
+/* All bytes on the disk, the mode right; the file is not closed. */
+static int fs_fill(int fd, const struct fs_part *v, int n)
+{
+	size_t all = 0;
+	int r;
+
 	for (int i = 0; i < n; i++)
 		all += v[i].len;
-	fs_parent(path, dir, sizeof dir);
-	fd = mkostemp(temp, O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
 	fs_crash_point("fs-created");
 	r = fs_write_pieces(fd, v, n, 0, all / 2);
 	fs_crash_point("fs-half");
@@ -243,12 +270,41 @@ int fs_write_parts(const char *path, const struct fs_part *v, int n)
 	fs_crash_point("fs-written");
 	if (!r && fsync(fd) < 0)
 		r = -errno;
-	if (close(fd) < 0 && !r)
-		r = -errno;
 	fs_crash_point("fs-synced");
-	if (!r && rename(temp, path) < 0)
+	return r;
+}
+
+enum { FS_NO_NAME = 1 }; /* a nameless file could not be named */
+
+/* *temp: the new file under its temporary name, when 0 is returned. */
+static int fs_write_temp(const char *path, const char *dir, const struct fs_part *v, int n, bool nameless, char temp[static PATH_MAX])
+{
+	int fd = fs_open_new(path, dir, nameless, temp), r = fd < 0 ? fd : fs_fill(fd, v, n);
+
+	if (!r && !temp[0] && fs_name(fd, path, temp) < 0) {
+		temp[0] = '\0';
+		r = FS_NO_NAME;
+	}
+	if (fd >= 0 && close(fd) < 0 && !r)
 		r = -errno;
-	if (r < 0) {
+	if (r && fd >= 0 && temp[0])
+		(void)unlink(temp);
+	return r;
+}
+
+int fs_write_parts(const char *path, const struct fs_part *v, int n)
+{
+	char temp[PATH_MAX], dir[PATH_MAX];
+	int r;
+
+	fs_parent(path, dir, sizeof dir);
+	r = fs_write_temp(path, dir, v, n, true, temp);
+	if (r == FS_NO_NAME)
+		r = fs_write_temp(path, dir, v, n, false, temp);
+	if (r)
+		return r;
+	if (rename(temp, path) < 0) {
+		r = -errno;
 		(void)unlink(temp);
 		return r;
 	}
