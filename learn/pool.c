@@ -497,7 +497,8 @@ bool pool_shrink(struct pool *p)
 void pool_delete_below(struct pool *p, uint32_t segment)
 {
 	char path[PATH_MAX];
-	for (uint32_t s = segment; s-- > 0;) /* files go from the oldest up: the first missing one ends it */
-		if (seg_path(p, s, path) || unlink(path))
-			break;
+	uint32_t s;
+	for (int r = oldest_segment(p, &s); !r && s < segment; s++) /* whoever was killed in the middle of this left some, and perhaps a gap */
+		if (!seg_path(p, s, path))
+			(void)unlink(path);
 }
