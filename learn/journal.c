@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@
 enum { LINE_MAX_BYTES = JOURNAL_TEXT + 160, BATCH_MAX_BYTES = 1 << 20 };
 
 struct journal {
+	_Atomic uint64_t *beats; /* borrowed, may be NULL */
 	int fd;
 	int64_t end;      /* durable bytes */
 	struct buf tail;  /* appended since */
@@ -171,6 +173,8 @@ static int64_t count_entries(struct journal *j, int64_t *ret_end, bool *ret_batc
 	while (!(*ret_r = read_line(j, at, &x, &next, &first))) {
 		at = next, n++;
 		*ret_batches |= first;
+		if (j->beats)
+			++*j->beats;
 	}
 	*ret_end = at;
 	return n;
@@ -228,14 +232,19 @@ static int scan(struct journal *j, const char *path, bool read_only, struct errt
 	return 0;
 }
 
-int journal_open(const char *path, bool read_only, struct journal **ret, struct errtext *e)
+int journal_open(const char *path, bool read_only, _Atomic uint64_t *beats, struct journal **ret, struct errtext *e)
 {
 	struct journal *j = calloc(1, sizeof *j);
 	if (!j)
 		return -ENOMEM;
+	j->beats = beats;
 	j->tail = BUF_INIT(BATCH_MAX_BYTES);
 	j->fd = open(path, (read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC, 0640);
-	int r = j->fd < 0 ? errtext_set(e, -errno, "%.150s: %s", path, strerror(errno)) : scan(j, path, read_only, e);
+	int r = j->fd < 0 ? errtext_set(e, -errno, "%.150s: %s", path, strerror(errno)) : 0;
+	if (!r && !read_only && flock(j->fd, LOCK_EX | LOCK_NB)) /* before the scan, which cuts what it takes for torn */
+		r = errno == EWOULDBLOCK ? errtext_set(e, -EBUSY, "%.150s is in use by another redraft-learn: stop it first, or use another state_dir", path) : -errno;
+	if (!r)
+		r = scan(j, path, read_only, e);
 	if (!r && !read_only) {
 		char dir[4096];
 		(void)snprintf(dir, sizeof dir, "%s", path);

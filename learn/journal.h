@@ -43,8 +43,10 @@ struct journal_entry {
 
 struct journal;
 const char *journal_word(enum journal_kind k); /* "step", "publish", ... */
-/* Opens or makes it; a torn last batch is cut at its first damaged line (unless read_only). Damage before it: -EINVAL. */
-int MUSTCHECK journal_open(const char *path, bool read_only, struct journal **ret, struct errtext *e);
+/* Opens or makes it; a torn last batch is cut at its first damaged line (unless read_only). Damage before it: -EINVAL. One writer at
+ * a time: -EBUSY while another holds it; readers may come along. All of it is read, which takes minutes when it is some years old: beats
+ * (borrowed, may be NULL) grows meanwhile. */
+int MUSTCHECK journal_open(const char *path, bool read_only, _Atomic uint64_t *beats, struct journal **ret, struct errtext *e);
 struct journal *journal_close(struct journal *j);
 int64_t journal_end(const struct journal *j);              /* bytes: where the next entry goes */
 int MUSTCHECK journal_append(struct journal *j, const struct journal_entry *x); /* buffered: not yet to be acted on */

@@ -378,7 +378,7 @@ static int open_parts(struct learner *l, struct errtext *e)
 		r = batcher_init(&l->batcher, l->d, l->fz, l->o.prompt_rows, e);
 	l->batcher.whole_teacher = l->o.whole_teacher;
 	if (!r)
-		r = snprintf(path, sizeof path, "%s/journal", l->o.state_dir) < (int)sizeof path ? journal_open(path, false, &l->journal, e) : -ENAMETOOLONG;
+		r = snprintf(path, sizeof path, "%s/journal", l->o.state_dir) < (int)sizeof path ? journal_open(path, false, l->o.beats, &l->journal, e) : -ENAMETOOLONG;
 	return r;
 }
 
@@ -478,7 +478,7 @@ int learner_follow(struct learner *l, const char *path, void (*each)(void *arg, 
 	struct journal *j = NULL;
 	struct journal_entry x;
 	int64_t at = 0, next = 0;
-	int r = journal_open(path, true, &j, e);
+	int r = journal_open(path, true, l->o.beats, &j, e);
 	l->repeating = true;
 	while (!r && !(r = journal_read(j, at, &x, &next)) && !(r = learner_apply(l, &x, e))) {
 		at = next;

@@ -25,7 +25,7 @@ static struct journal *open_ok(const char *path, bool read_only)
 {
 	struct journal *j = NULL;
 	struct errtext e = {""};
-	int r = journal_open(path, read_only, &j, &e);
+	int r = journal_open(path, read_only, NULL, &j, &e);
 	if (r)
 		print_message("%s\n", e.text);
 	assert_int_equal(r, 0);
@@ -78,7 +78,11 @@ static void test_all_kinds(void **state)
 	tw_temp_dir(dir);
 	path_in(dir, path);
 	write_all(path);
-	struct journal *j = open_ok(path, false);
+	_Atomic uint64_t beats = 0;
+	struct errtext e = {""};
+	struct journal *j = NULL;
+	assert_int_equal(journal_open(path, false, &beats, &j, &e), 0);
+	assert_true(beats >= N); /* a long one is seen to be read */
 	assert_int_equal(count(j, true), N);
 	struct journal_entry x = {.kind = J_VERDICT, .version = 1, .text = "two\nlines"};
 	assert_int_equal(journal_append(j, &x), -EINVAL);
@@ -140,7 +144,7 @@ static int opens(const char *path)
 {
 	struct journal *j = NULL;
 	struct errtext e = {""};
-	int r = journal_open(path, false, &j, &e);
+	int r = journal_open(path, false, NULL, &j, &e);
 	if (r) {
 		assert_int_equal(r, -EINVAL);
 		assert_non_null(strstr(e.text, "damaged"));
@@ -239,8 +243,45 @@ static void test_cut(void **state)
 	assert_int_equal(fs_remove_tree(dir), 0);
 }
 
+/* Two writers would write over one another, and the second would cut what the first is about to write: it is refused and
+ * changes nothing. Readers may come; when the first is gone, the next is let in. */
+static void test_one_writer(void **state)
+{
+	char dir[256], path[300], *before = NULL, *after = NULL;
+	struct journal *other = NULL;
+	struct errtext e = {""};
+	const struct journal_entry x = {.kind = J_STEP, .number = 5};
+	(void)state;
+	tw_temp_dir(dir);
+	path_in(dir, path);
+	write_all(path);
+	struct journal *j = open_ok(path, false);
+	FILE *f = fopen(path, "ab"); /* as if it were in the middle of a write */
+	assert_non_null(f);
+	assert_true(fputs("step 1", f) >= 0);
+	(void)fclose(f);
+	assert_int_equal(fs_read_text(path, 1 << 20, &before), 0);
+	assert_int_equal(journal_open(path, false, NULL, &other, &e), -EBUSY);
+	assert_non_null(strstr(e.text, "in use by another redraft-learn"));
+	assert_int_equal(fs_read_text(path, 1 << 20, &after), 0);
+	assert_string_equal(before, after);
+	other = open_ok(path, true);
+	assert_int_equal(count(other, true), N);
+	journal_close(other);
+	assert_int_equal(journal_append(j, &x), 0);
+	assert_int_equal(journal_sync(j), 0);
+	journal_close(j);
+	j = open_ok(path, false);
+	assert_int_equal(count(j, false), N + 1);
+	journal_close(j);
+	free(before);
+	free(after);
+	assert_int_equal(fs_remove_tree(dir), 0);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_kinds), cmocka_unit_test(test_torn), cmocka_unit_test(test_damaged), cmocka_unit_test(test_torn_out_of_order), cmocka_unit_test(test_cut)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_kinds), cmocka_unit_test(test_torn), cmocka_unit_test(test_damaged), cmocka_unit_test(test_torn_out_of_order), cmocka_unit_test(test_cut),
+					   cmocka_unit_test(test_one_writer)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
