@@ -89,6 +89,11 @@ double controller_ms(const struct controller *c, enum ctl_cost what, int rows)
 	return rows < 1 ? 0 : exp(c->load + shape_of(c, what, rows) + c->believed[what][bin_of(rows)]);
 }
 
+int controller_extend_rows(double rows, double continuing)
+{
+	return (int)ceil(continuing + CTL_KEPT * (rows - continuing));
+}
+
 static double clip(double x, double most)
 {
 	return x > most ? most : x < -most ? -most : x;
@@ -269,18 +274,20 @@ struct outlook { double ms, tokens; };
 /* What a round with these shapes costs and brings */
 static struct outlook round_of(const struct controller *c, const struct ctl_session *s, int n, int plain)
 {
-	int rows = plain, deepest = 0;
+	int rows = plain, deepest = 0, drafting = 0;
 	double fresh = 0, kept = 0; /* rows to extend at once; of those that are extended a page at a time */
 	for (int i = 0; i < n; i++) {
 		struct draft_shape h = s[i].shape;
 		rows += 1 + (h.depth ? h.nodes : 0);
+		drafting += h.depth > 0;
 		if (h.depth)
 			fresh += 1 + controller_gain(c, s[i].key, h);
 		else
 			kept++;
 		deepest = h.depth > deepest ? h.depth : deepest;
 	}
-	double ms = controller_ms(c, CTL_VERIFY, rows) + controller_ms(c, CTL_EXTEND, (int)lround(fresh)) + kept / PAGE_TOK * controller_ms(c, CTL_EXTEND, PAGE_TOK);
+	double ms = controller_ms(c, CTL_VERIFY, rows) + controller_ms(c, CTL_EXTEND, controller_extend_rows(fresh, drafting)) +
+		    kept / PAGE_TOK * controller_ms(c, CTL_EXTEND, controller_extend_rows(PAGE_TOK, 0));
 	for (int level = 1; level < deepest; level++) {
 		int m = 0;
 		for (int i = 0; i < n; i++)
@@ -378,7 +385,7 @@ static void maybe_probe(struct controller *c, struct ctl_session *s, int n, int 
 		}
 	struct outlook probe = round_of(c, s, n, plain);
 	double lost = probe.ms - probe.tokens * chosen.ms / chosen.tokens;
-	lost = (lost > 0 ? lost : 0) + (was_off ? controller_ms(c, CTL_EXTEND, 16) : 0);
+	lost = (lost > 0 ? lost : 0) + (was_off ? controller_ms(c, CTL_EXTEND, controller_extend_rows(PAGE_TOK / 2, 1)) : 0);
 	if (c->budget < lost) {
 		memcpy(s, keep, (size_t)n * sizeof *s);
 		return;

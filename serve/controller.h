@@ -18,6 +18,7 @@
 enum { CTL_KEYS = 64, CTL_BINS = 48, CTL_SIZES = 5, CTL_CHAIN_EVERY = 16, CTL_LEAST_GAP = 12 /* rounds between probes, by the sessions there are */,
        CTL_SURE = 48 };
 #define CTL_PROBE_SHARE 0.012
+#define CTL_KEPT 0.15 /* what a row of an extend costs that leaves a key and a value alone, of one that continues into a proposal: by operations, from SmolLM2-135M's draft to an 8B model's */
 
 enum ctl_cost { CTL_VERIFY, CTL_STEP, CTL_EXTEND, CTL_COSTS };
 
@@ -55,6 +56,8 @@ void controller_init(struct controller *c, enum draft_mode mode, int max_depth, 
 int controller_key(struct controller *c, uint32_t version, const char *domain);
 /* The account of a version that was asked for last, or NULL. */
 const struct ctl_key *controller_last(const struct controller *c, uint32_t version);
+/* What an extend of so many rows counts as. */
+int controller_extend_rows(double rows, double continuing);
 /* A forward, draft level or extend of so many rows took ms. */
 void controller_cost(struct controller *c, enum ctl_cost what, int rows, double ms);
 /* What a choice takes that to cost. */

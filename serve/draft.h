@@ -13,10 +13,10 @@ struct draft; /* one loaded version of one family */
 struct draft_rows { /* M rows of several sequences; pairs (f_t, x_{t+1}) at position t */
 	int M;
 	const uint32_t *ids, *pos, *slots;
-	const struct attn_seq *seqs; int n_seqs;
+	const struct attn_seq *seqs; int n_seqs; /* step: of all rows; extend: of each sequence that continues into a proposal its last row alone */
 	const uint32_t *given;       /* ops.h embed: what ids may stand for */
 	const real *features;        /* [M,3*H_t] device, target's */
-	const uint32_t *last_rows;   /* [n_seqs] row of each sequence that continues into a proposal, or UINT32_MAX */
+	const uint32_t *last_rows;   /* extend: [n_seqs] which rows those are */
 };
 
 /* What a draft proposes, n rows of it: ops.h topk_named says what and when it is there. */
@@ -33,7 +33,7 @@ struct draft_kind {
 	int (*load)(struct dev *d, const char *dir, const struct weight *embedding, int n_target_layers, const int *boundaries,
 		    enum dtype type, struct draft **ret, struct errtext *e);
 	struct draft *(*free)(struct draft *x);
-	/* Scratch for batches of up to M rows and n sequences, taken on the loading thread. */
+	/* Scratch for batches of up to M rows, n of which may continue, taken on the loading thread. */
 	int (*warm)(struct draft *x, int M, int n);
 	/* From the dev it was loaded on to the one it runs on (same back end and ISA). */
 	void (*bind)(struct draft *x, struct dev *d);
@@ -42,8 +42,8 @@ struct draft_kind {
 	int (*adopt)(struct draft *into, const struct draft *from);
 	int (*weights_sha)(const struct draft *x, char ret_hex[static 65]); /* of what is held */
 	int (*kv_shape)(const struct draft *x, struct kv_pool *ret); /* n_layer, n_kv, d */
-	/* Write KV for rows with real features; row i of w and of ret_feedback [n,H] is what may follow the i-th of the sequences that
-	 * have a last row, and its feedback. w NULL: none has one. */
+	/* Write KV for rows with real features; row i of w and of ret_feedback [n_seqs,H] is what may follow row last_rows[i], and its
+	 * feedback. w NULL: none continues, and n_seqs is 0. */
 	int (*extend)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, const struct draft_word *w, real *ret_feedback);
 	/* One level more: M rows from the feedback [M,H] that led to them; overwrites feedback; row i of w is what may follow row i. */
 	int (*step)(struct draft *x, struct kv_pool *kv, const struct draft_rows *r, const struct draft_word *w, real *feedback);

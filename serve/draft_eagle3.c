@@ -19,10 +19,9 @@ struct draft {
 	struct eagle3 *m;
 	int64_t *d2t;                 /* [V_d], for the hash */
 	uint32_t *names;              /* [V_d] device: the target's id of each */
-	real *rows_fb;                /* [M,H] feedback of every row */
 	real *logits;                 /* [n,V_d] */
-	size_t n_rows_fb, n_logits;   /* reals held */
-	uint32_t *logit_rows;         /* [cap] */
+	size_t n_logits;              /* reals held */
+	uint32_t *last_pos;           /* [cap] positions of an extend's rows that continue */
 	int cap;
 };
 
@@ -72,11 +71,10 @@ static struct draft *e3_free(struct draft *x)
 	if (!x)
 		return NULL;
 	eagle3_free(x->m);
-	x->d->ops->free(x->d, x->rows_fb);
 	x->d->ops->free(x->d, x->logits);
 	x->d->ops->free(x->d, x->names);
 	free(x->d2t);
-	free(x->logit_rows);
+	free(x->last_pos);
 	free(x);
 	return NULL;
 }
@@ -136,18 +134,15 @@ static int e3_load(struct dev *d, const char *dir, const struct weight *embeddin
 	return 0;
 }
 
-static int reserve(struct draft *x, int M, int n)
+static int reserve(struct draft *x, int n)
 {
-	const struct eagle3_config *c = eagle3_cfg(x->m);
-	int r = model_grow(x->d, &x->rows_fb, &x->n_rows_fb, (size_t)M * (size_t)c->H);
-	if (!r)
-		r = model_grow(x->d, &x->logits, &x->n_logits, (size_t)n * (size_t)c->V_d);
+	int r = model_grow(x->d, &x->logits, &x->n_logits, (size_t)n * (size_t)eagle3_cfg(x->m)->V_d);
 	if (r || n <= x->cap)
 		return r;
-	free(x->logit_rows);
+	free(x->last_pos);
 	x->cap = 0;
-	x->logit_rows = malloc((size_t)n * sizeof *x->logit_rows);
-	if (!x->logit_rows)
+	x->last_pos = malloc((size_t)n * sizeof *x->last_pos);
+	if (!x->last_pos)
 		return -ENOMEM;
 	x->cap = n;
 	return 0;
@@ -156,7 +151,7 @@ static int reserve(struct draft *x, int M, int n)
 static int e3_warm(struct draft *x, int M, int n)
 {
 	int r = eagle3_reserve(x->m, M, n);
-	return r ? r : reserve(x, M, n);
+	return r ? r : reserve(x, n);
 }
 
 static void e3_bind(struct draft *x, struct dev *d)
@@ -240,13 +235,7 @@ static int propose(struct draft *x, int n, const struct draft_word *w)
 	return x->d->ops->topk_named(x->d, w->ids, w->logp, w->first, x->logits, V_d, n, V_d, w->width, x->names);
 }
 
-static struct eagle3_batch batch_of(const struct draft *x, const struct draft_rows *r, int n)
-{
-	return (struct eagle3_batch){.M = r->M, .ids = r->ids, .pos = r->pos, .slots = r->slots, .given = r->given, .seqs = r->seqs, .n_seqs = r->n_seqs,
-				     .logit_rows = x->logit_rows, .n_logits = n};
-}
-
-/* A forward, what it proposes, and the feedback where extends want it: what may be repeated from memory (ops.h). */
+/* A forward and what it proposes: what may be repeated from memory (ops.h). */
 struct run {
 	struct draft *x;
 	struct kv_pool *kv;
@@ -260,12 +249,8 @@ static int run(void *arg)
 {
 	struct run *c = arg;
 	struct draft *x = c->x;
-	int H = eagle3_cfg(x->m)->H, n = c->b.n_logits;
-	int r = eagle3_forward(x->m, c->kv, &c->b, c->features, c->features ? NULL : c->feedback, c->features ? x->rows_fb : c->feedback, x->logits);
-	if (r || !n)
-		return r;
-	r = propose(x, n, c->w);
-	return r || !c->features ? r : x->d->ops->copy_rows(x->d, c->feedback, H, x->rows_fb, H, x->logit_rows, n, H);
+	int r = eagle3_forward(x->m, c->kv, &c->b, c->features, c->features ? NULL : c->feedback, c->feedback, x->logits);
+	return r || !c->b.n_out ? r : propose(x, c->b.n_out, c->w);
 }
 
 static int repeat(struct run *c)
@@ -273,16 +258,16 @@ static int repeat(struct run *c)
 	struct key { uint64_t version; const void *at[18]; int n[6]; } key;
 	const struct draft *x = c->x;
 	const struct eagle3_batch *b = &c->b;
-	int r = eagle3_reserve(x->m, b->M, b->n_logits);
+	int r = eagle3_reserve(x->m, b->M, b->n_out);
 	if (r)
 		return r;
 	if (b->M > MODEL_REPEAT_ROWS)
 		return run(c);
 	memset(&key, 0, sizeof key);
 	key = (struct key){.version = eagle3_version(x->m),
-			   .at = {c->kv->k, c->kv->v, b->ids, b->pos, b->slots, b->given, b->seqs, b->logit_rows, c->features, c->feedback, x->rows_fb, x->logits, x->names},
-			   .n = {b->M, b->n_seqs, b->n_logits, c->kv->n_pages}};
-	if (b->n_logits) {
+			   .at = {c->kv->k, c->kv->v, b->ids, b->pos, b->slots, b->given, b->seqs, b->out_rows, b->out_pos, c->features, c->feedback, x->logits, x->names},
+			   .n = {b->M, b->n_seqs, b->n_out, c->kv->n_pages}};
+	if (b->n_out) {
 		key.at[13] = c->w->ids;
 		key.at[14] = c->w->logp;
 		key.at[15] = c->w->first;
@@ -291,26 +276,30 @@ static int repeat(struct run *c)
 	return x->d->ops->repeat(x->d, &key, sizeof key, run, c);
 }
 
+static struct eagle3_batch batch_of(const struct draft_rows *r, int n)
+{
+	return (struct eagle3_batch){.M = r->M, .ids = r->ids, .pos = r->pos, .slots = r->slots, .given = r->given, .n_out = n, .seqs = r->seqs, .n_seqs = r->n_seqs};
+}
+
 static int e3_extend(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, const struct draft_word *w, real *ret_feedback)
 {
-	int n = 0, r = reserve(x, rows->M, rows->n_seqs);
+	int n = rows->n_seqs, r = reserve(x, n);
 	if (r)
 		return r;
-	for (int i = 0; i < rows->n_seqs; i++)
-		if (rows->last_rows[i] != UINT32_MAX)
-			x->logit_rows[n++] = rows->last_rows[i];
-	struct run c = {.x = x, .kv = kv, .b = batch_of(x, rows, n), .w = w, .features = rows->features, .feedback = ret_feedback};
+	for (int i = 0; i < n; i++)
+		x->last_pos[i] = rows->pos[rows->last_rows[i]];
+	struct run c = {.x = x, .kv = kv, .b = batch_of(rows, n), .w = w, .features = rows->features, .feedback = ret_feedback};
+	c.b.out_rows = rows->last_rows;
+	c.b.out_pos = x->last_pos;
 	return repeat(&c);
 }
 
 static int e3_step(struct draft *x, struct kv_pool *kv, const struct draft_rows *rows, const struct draft_word *w, real *feedback)
 {
-	int n = rows->M, r = reserve(x, n, n);
+	int r = reserve(x, rows->M);
 	if (r)
 		return r;
-	for (int i = 0; i < n; i++)
-		x->logit_rows[i] = (uint32_t)i;
-	struct run c = {.x = x, .kv = kv, .b = batch_of(x, rows, n), .w = w, .feedback = feedback};
+	struct run c = {.x = x, .kv = kv, .b = batch_of(rows, rows->M), .w = w, .feedback = feedback};
 	return repeat(&c);
 }
 

@@ -229,6 +229,8 @@ void rows_add(struct rows *b, uint32_t id, int pos, const uint32_t *pages);
 /* A row whose place among its sequence's pages is not its position. */
 void rows_add_at(struct rows *b, uint32_t id, int pos, int place, const uint32_t *pages);
 void rows_seq(struct rows *b, const uint32_t *pages, int n_past, int n_rows);
+/* ... or, for an extend of a draft, with this if it continues into a proposal, at `place` its last row; else with nothing. */
+void rows_last(struct rows *b, const uint32_t *pages, int place);
 /* The sequence just closed is a tree from tree0 on; parent is borrowed until the forward is over. */
 void rows_tree(struct rows *b, const int16_t *parent, int tree0);
 

@@ -64,20 +64,20 @@ static int keep_rows(struct engine *g, const struct piece *p)
 
 /* Sessions gathered for one extend. */
 struct batch {
+	int n;
 	struct session *on[ENGINE_MAX_SEQS];
 	const real *from[ENGINE_MAX_SEQS]; /* features */
 	int rows[ENGINE_MAX_SEQS];
-	uint32_t last[ENGINE_MAX_SEQS];
+	bool last[ENGINE_MAX_SEQS]; /* it continues into a proposal */
 	bool prompts;
 };
 
 static const real *gather_features(struct engine *g, const struct batch *x)
 {
-	const struct rows *b = &g->db;
 	int W = N_BOUNDARIES * g->H, at = 0, r = 0;
-	if (b->n_seqs == 1 && x->prompts && !FAULT(FAULT_OVERFLOW)) /* the few rows of others are brought to the same place whoever they are of */
+	if (x->n == 1 && x->prompts && !FAULT(FAULT_OVERFLOW)) /* the few rows of others are brought to the same place whoever they are of */
 		return x->from[0];
-	for (int i = 0; i < b->n_seqs && !r; at += x->rows[i++])
+	for (int i = 0; i < x->n && !r; at += x->rows[i++])
 		r = g->o.dev->ops->copy_rows(g->o.dev, g->d_features + (size_t)at * (size_t)W, W, x->from[i], W, NULL, x->rows[i], W);
 	const real beyond = (real)INFINITY; /* what a number beyond half precision is stored as */
 	for (int i = 0; i < at && FAULT(FAULT_OVERFLOW) && !r; i++)
@@ -101,19 +101,19 @@ static void run_batch(struct engine *g, struct slot *sl, struct batch *x)
 	struct rows *b = &g->db;
 	struct draft_word w = words_due(g);
 	int n = 0;
-	if (!b->n_seqs)
+	if (!x->n)
 		return;
-	int cost = x->prompts ? -1 : cost_begin(g, CTL_EXTEND, b->M);
+	int cost = x->prompts ? -1 : cost_begin(g, CTL_EXTEND, controller_extend_rows(b->M, b->n_seqs));
 	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = b->n_seqs,
-			       .features = gather_features(g, x), .last_rows = x->last};
+			       .features = gather_features(g, x), .last_rows = b->logit_rows};
 	bool bad = !r.features || sl->kind->extend(draft_weights(g, sl), &g->slots.kv, &r, &w, g->fb_out);
 	cost_end(g, cost);
-	for (int i = 0; i < b->n_seqs; i++) {
+	for (int i = 0; i < x->n; i++) {
 		struct session *s = x->on[i];
 		s->n_pending = 0;
 		if (bad)
 			draft_drop(g, s);
-		else if (x->last[i] != UINT32_MAX)
+		else if (x->last[i])
 			note_first(g, s, n++);
 	}
 	g->words.n_due += n;
@@ -121,6 +121,7 @@ static void run_batch(struct engine *g, struct slot *sl, struct batch *x)
 		words_take(g, true);
 	rows_reset(b);
 	x->prompts = false;
+	x->n = 0;
 }
 
 /* Rows t0.. of s, n of them, with features at `from`: pairs (f_t, x_{t+1}) at position t. */
@@ -131,17 +132,18 @@ static void add_rows(struct engine *g, struct slot *sl, struct batch *x, struct 
 		run_batch(g, sl, x);
 	for (int t = t0; t < t0 + n; t++)
 		rows_add(b, s->tokens[t + 1], t, s->draft_pages);
-	x->on[b->n_seqs] = s;
-	x->from[b->n_seqs] = from;
-	x->rows[b->n_seqs] = n;
-	x->last[b->n_seqs] = last ? (uint32_t)(b->M - 1) : UINT32_MAX;
-	rows_seq(b, s->draft_pages, t0, n);
+	x->on[x->n] = s;
+	x->from[x->n] = from;
+	x->rows[x->n] = n;
+	x->last[x->n++] = last;
+	if (last)
+		rows_last(b, s->draft_pages, t0 + n - 1);
 }
 
 static void extend_slot(struct engine *g, int slot)
 {
 	struct slot *sl = &g->slots.s[slot];
-	struct batch x = {.prompts = false};
+	struct batch x = {.n = 0};
 	rows_reset(&g->db);
 	for (int i = 0; i < g->n_pieces; i++) {
 		struct piece *p = &g->pieces[i];

@@ -118,7 +118,6 @@ static bool rebuild(struct engine *g, struct session *s, int i, int n)
 {
 	struct slot *sl = &g->slots.s[s->slot];
 	struct rows *b = &g->db;
-	uint32_t none = UINT32_MAX;
 	int row0 = i * PAGE_TOK;
 	rows_reset(b);
 	if (g->o.dev->ops->sync(g->o.dev)) /* what reads `given` now is over before it is written */
@@ -128,9 +127,7 @@ static bool rebuild(struct engine *g, struct session *s, int i, int n)
 		for (int t = row0 + p * PAGE_TOK; t < row0 + (p + 1) * PAGE_TOK; t++)
 			rows_add(b, s->tokens[t + 1], t, s->draft_pages);
 	}
-	rows_seq(b, s->draft_pages, row0, b->M);
-	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .n_seqs = 1,
-			       .features = g->given, .last_rows = &none};
+	struct draft_rows r = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .seqs = b->seqs, .features = g->given, .last_rows = b->logit_rows};
 	if (sl->kind->extend(draft_weights(g, sl), &g->slots.kv, &r, NULL, NULL))
 		return false;
 	for (int p = 0; p < n; p++)

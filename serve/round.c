@@ -37,6 +37,12 @@ void rows_seq(struct rows *b, const uint32_t *pages, int n_past, int n_rows)
 	b->seqs[b->n_seqs++] = (struct attn_seq){.pages = pages, .n_past = n_past, .row0 = b->M - n_rows, .n_rows = n_rows};
 }
 
+void rows_last(struct rows *b, const uint32_t *pages, int place)
+{
+	b->seqs[b->n_seqs++] = (struct attn_seq){.pages = pages, .n_past = place, .row0 = b->n_logits, .n_rows = 1};
+	b->logit_rows[b->n_logits++] = (uint32_t)(b->M - 1);
+}
+
 void rows_tree(struct rows *b, const int16_t *parent, int tree0)
 {
 	b->seqs[b->n_seqs - 1].parent = parent;

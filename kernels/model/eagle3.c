@@ -1,9 +1,11 @@
 /* The EAGLE-3 layer over ops.h. Inference only; the learner has its own forward
  * that keeps what a backward pass needs, over the same names and shapes.
  *
- * q, k, v are one packed weight, gate and up another, as in llama.c; eagle3_unpack
- * cuts them apart again, so that the hash of what is held is taken over the
- * tensors a checkpoint names.
+ * A row has two uses: its key and value, for the rows after it, and its output. Most rows have only the first (a prompt's, all but
+ * the last of what was accepted), and for them fc, two norms and the products of k and v are all there is to do: about a seventh of
+ * a row with an output. So k and v are one packed weight and q another.
+ * Gate and up are one, as in llama.c; eagle3_unpack cuts what is packed together apart again, so that the hash of what is held is
+ * taken over the tensors a checkpoint names.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +19,7 @@ struct eagle3 {
 	enum dtype type;
 	const struct weight *embedding; /* borrowed */
 	int64_t *d2t;                   /* [V_d] */
-	struct weight fc, qkv, o, gu, down, head;
+	struct weight fc, q, kv, o, gu, down, head;
 	real *norm_in, *norm_hidden, *norm_post, *norm; /* [H] */
 	real *norm_fc;                                  /* [3 H_t]; NULL: none */
 	real *inv_freq, mscale;                         /* [hd/2] */
@@ -99,8 +101,8 @@ static int check(const struct eagle3_config *c, const int64_t *d2t, const struct
 
 static int load_weights(struct eagle3 *m, const struct tensor_source *s, struct errtext *e)
 {
-	const struct { struct weight *w; int n; enum eagle3_tensor t[3]; } mats[] = {
-		{&m->fc, 1, {E3_FC}}, {&m->qkv, 3, {E3_Q, E3_K, E3_V}}, {&m->o, 1, {E3_O}},
+	const struct { struct weight *w; int n; enum eagle3_tensor t[2]; } mats[] = {
+		{&m->fc, 1, {E3_FC}}, {&m->q, 1, {E3_Q}}, {&m->kv, 2, {E3_K, E3_V}}, {&m->o, 1, {E3_O}},
 		{&m->gu, 2, {E3_GATE, E3_UP}}, {&m->down, 1, {E3_DOWN}}, {&m->head, 1, {E3_HEAD}},
 	};
 	const struct { real **v; enum eagle3_tensor t; } vecs[] = {
@@ -108,8 +110,8 @@ static int load_weights(struct eagle3 *m, const struct tensor_source *s, struct 
 		{&m->norm_post, E3_NORM_POST}, {&m->norm, E3_NORM},
 	};
 	for (size_t i = 0; i < sizeof mats / sizeof *mats; i++) {
-		const char *names[3];
-		int rows[3], K = 0;
+		const char *names[2];
+		int rows[2], K = 0;
 		for (int j = 0; j < mats[i].n; j++) {
 			names[j] = tensor_names[mats[i].t[j]];
 			eagle3_tensor_shape(&m->c, mats[i].t[j], &rows[j], &K);
@@ -167,7 +169,7 @@ struct eagle3 *eagle3_free(struct eagle3 *m)
 {
 	if (!m)
 		return NULL;
-	struct weight *const mats[] = {&m->fc, &m->qkv, &m->o, &m->gu, &m->down, &m->head};
+	struct weight *const mats[] = {&m->fc, &m->q, &m->kv, &m->o, &m->gu, &m->down, &m->head};
 	real *const vecs[] = {m->norm_in, m->norm_hidden, m->norm_post, m->norm, m->norm_fc, m->scratch};
 	for (size_t i = 0; i < sizeof mats / sizeof *mats; i++)
 		m->d->ops->weight_free(m->d, mats[i]);
@@ -215,8 +217,8 @@ int eagle3_adopt(struct eagle3 *into, const struct eagle3 *from)
 	struct dev *d = into->d;
 	if (!same_shape(into, from))
 		return -EINVAL;
-	const struct weight *const to_w[] = {&into->fc, &into->qkv, &into->o, &into->gu, &into->down, &into->head};
-	const struct weight *const from_w[] = {&from->fc, &from->qkv, &from->o, &from->gu, &from->down, &from->head};
+	const struct weight *const to_w[] = {&into->fc, &into->q, &into->kv, &into->o, &into->gu, &into->down, &into->head};
+	const struct weight *const from_w[] = {&from->fc, &from->q, &from->kv, &from->o, &from->gu, &from->down, &from->head};
 	real *const to_v[] = {into->norm_in, into->norm_hidden, into->norm_post, into->norm, into->norm_fc};
 	const real *const from_v[] = {from->norm_in, from->norm_hidden, from->norm_post, from->norm, from->norm_fc};
 	int r = 0;
@@ -271,15 +273,15 @@ static int unpack_part(const struct eagle3 *m, const struct weight *w, int row0,
 int eagle3_unpack(const struct eagle3 *m, enum eagle3_tensor t, void *ret_host, size_t bytes)
 {
 	const struct eagle3_config *c = &m->c;
-	int rows, cols, nq = c->n_head * c->hd, nkv = c->n_kv * c->hd;
+	int rows, cols;
 	eagle3_tensor_shape(c, t, &rows, &cols);
 	if (bytes != (size_t)rows * (size_t)cols * (m->type == DT_BF16 ? 2 : 4))
 		return -EINVAL;
 	switch (t) {
 	case E3_FC: return unpack_part(m, &m->fc, 0, ret_host, bytes);
-	case E3_Q: return unpack_part(m, &m->qkv, 0, ret_host, bytes);
-	case E3_K: return unpack_part(m, &m->qkv, nq, ret_host, bytes);
-	case E3_V: return unpack_part(m, &m->qkv, nq + nkv, ret_host, bytes);
+	case E3_Q: return unpack_part(m, &m->q, 0, ret_host, bytes);
+	case E3_K: return unpack_part(m, &m->kv, 0, ret_host, bytes);
+	case E3_V: return unpack_part(m, &m->kv, c->n_kv * c->hd, ret_host, bytes);
 	case E3_O: return unpack_part(m, &m->o, 0, ret_host, bytes);
 	case E3_GATE: return unpack_part(m, &m->gu, 0, ret_host, bytes);
 	case E3_UP: return unpack_part(m, &m->gu, c->I, ret_host, bytes);
@@ -296,16 +298,17 @@ int eagle3_unpack(const struct eagle3 *m, enum eagle3_tensor t, void *ret_host, 
 
 /* ---- forward ---- */
 
-struct views { real *h, *e, *x2, *qkv, *attn, *y, *gu, *act, *top, *f; };
+/* Of all M rows: h, x2 and kv, and what they are made of; the rest of the `out` rows with an output. */
+struct views { real *h, *e, *x2, *kv, *x2_out, *q, *attn, *y, *gu, *act, *f; };
 
 /* Floats a row needs in scratch, cut into the views below. */
-static int cut_scratch(struct eagle3 *m, int M, int n_logits, struct views *v)
+static int cut_scratch(struct eagle3 *m, int M, int out, struct views *v)
 {
 	const struct eagle3_config *c = &m->c;
-	size_t n = (size_t)M, H = (size_t)c->H, I = (size_t)c->I, nq = (size_t)(c->n_head * c->hd);
-	size_t width[] = {n * H, n * H, n * 2 * H, n * (nq + 2 * (size_t)(c->n_kv * c->hd)), n * nq,
-			  n * H, n * 2 * I, n * I, (size_t)n_logits * H, m->norm_fc ? n * 3 * (size_t)c->H_t : 0};
-	real **at[] = {&v->h, &v->e, &v->x2, &v->qkv, &v->attn, &v->y, &v->gu, &v->act, &v->top, &v->f};
+	size_t n = (size_t)M, k = (size_t)out, H = (size_t)c->H, I = (size_t)c->I, nq = (size_t)(c->n_head * c->hd);
+	size_t width[] = {n * H, n * H, n * 2 * H, n * 2 * (size_t)(c->n_kv * c->hd), k * 2 * H, k * nq, k * nq,
+			  k * H, k * 2 * I, k * I, m->norm_fc ? n * 3 * (size_t)c->H_t : 0};
+	real **at[] = {&v->h, &v->e, &v->x2, &v->kv, &v->x2_out, &v->q, &v->attn, &v->y, &v->gu, &v->act, &v->f};
 	size_t total = 0;
 	for (size_t i = 0; i < sizeof width / sizeof *width; i++)
 		total += (width[i] + 15) & ~(size_t)15;
@@ -323,26 +326,13 @@ static int cut_scratch(struct eagle3 *m, int M, int n_logits, struct views *v)
 	return 0;
 }
 
-int eagle3_reserve(struct eagle3 *m, int M, int n_logits)
+int eagle3_reserve(struct eagle3 *m, int M, int n_out)
 {
 	struct views v;
-	return cut_scratch(m, M, n_logits, &v);
+	return cut_scratch(m, M, n_out, &v);
 }
 
 #define TRY(call) do { int r_ = (call); if (r_) return r_; } while (0)
-
-static int attention(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_batch *b, const struct views *v)
-{
-	const struct eagle3_config *c = &m->c;
-	struct dev *d = m->d;
-	const struct ops *o = d->ops;
-	int nq = c->n_head * c->hd, nkv = c->n_kv * c->hd, ld = nq + 2 * nkv;
-	TRY(o->linear(d, v->qkv, ld, &m->qkv, v->x2, 2 * c->H, b->M, false));
-	TRY(o->rope(d, v->qkv, ld, c->n_head + c->n_kv, c->hd, b->pos, m->inv_freq, m->mscale, b->M, false));
-	TRY(o->kv_write(d, kv, 0, v->qkv + nq, v->qkv + nq + nkv, ld, b->slots, b->M));
-	TRY(o->attn(d, v->attn, nq, v->qkv, ld, kv, 0, b->seqs, b->n_seqs, c->n_head, (real)(1 / sqrt(c->hd))));
-	return o->linear(d, v->h, c->H, &m->o, v->attn, nq, b->M, true);
-}
 
 /* g = fc(f), f normalised first where the draft says so: as a whole, or a third at a time. */
 static int fuse(struct eagle3 *m, const struct views *v, const real *features, int M)
@@ -353,38 +343,77 @@ static int fuse(struct eagle3 *m, const struct views *v, const real *features, i
 	return m->d->ops->linear(m->d, v->h, m->c.H, &m->fc, n ? v->f : features, F, M, false);
 }
 
+/* h, x2 = [norm_in(e), norm_hidden(h)], and every row's key and value into the pool. */
+static int keys(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_batch *b, const real *features, const real *feedback, const struct views *v)
+{
+	const struct eagle3_config *c = &m->c;
+	struct dev *d = m->d;
+	const struct ops *o = d->ops;
+	int H = c->H, M = b->M, nkv = c->n_kv * c->hd;
+	if (features)
+		TRY(fuse(m, v, features, M));
+	else
+		TRY(o->copy_rows(d, v->h, H, feedback, H, NULL, M, H));
+	TRY(o->embed(d, v->e, m->embedding, b->ids, b->given, M));
+	TRY(o->rmsnorm(d, v->x2, 2 * H, NULL, v->e, H, m->norm_in, c->rms_eps, M, H));
+	TRY(o->rmsnorm(d, v->x2 + H, 2 * H, NULL, v->h, H, m->norm_hidden, c->rms_eps, M, H));
+	TRY(o->linear(d, v->kv, 2 * nkv, &m->kv, v->x2, 2 * H, M, false));
+	TRY(o->rope(d, v->kv, 2 * nkv, c->n_kv, c->hd, b->pos, m->inv_freq, m->mscale, M, false));
+	return o->kv_write(d, kv, 0, v->kv, v->kv + nkv, 2 * nkv, b->slots, M);
+}
+
+/* From here on only rows with an output: they are brought together unless all are. e has done its work, so h comes to lie there. */
+static int gather(struct eagle3 *m, const struct eagle3_batch *b, struct views *v)
+{
+	int H = m->c.H;
+	if (b->out_rows) {
+		TRY(m->d->ops->copy_rows(m->d, v->e, H, v->h, H, b->out_rows, b->n_out, H));
+		TRY(m->d->ops->copy_rows(m->d, v->x2_out, 2 * H, v->x2, 2 * H, b->out_rows, b->n_out, 2 * H));
+		v->h = v->e;
+	} else
+		v->x2_out = v->x2;
+	if (m->c.norm_before_residual)
+		return m->d->ops->copy_rows(m->d, v->h, H, v->x2_out + H, 2 * H, NULL, b->n_out, H);
+	return 0;
+}
+
+/* h += o(attn); h += mlp(norm_post(h)) */
+static int layer(struct eagle3 *m, const struct kv_pool *kv, const struct eagle3_batch *b, const struct views *v)
+{
+	const struct eagle3_config *c = &m->c;
+	struct dev *d = m->d;
+	const struct ops *o = d->ops;
+	int H = c->H, n = b->n_out, nq = c->n_head * c->hd;
+	TRY(o->linear(d, v->q, nq, &m->q, v->x2_out, 2 * H, n, false));
+	TRY(o->rope(d, v->q, nq, c->n_head, c->hd, b->out_rows ? b->out_pos : b->pos, m->inv_freq, m->mscale, n, false));
+	TRY(o->attn(d, v->attn, nq, v->q, nq, kv, 0, b->seqs, b->n_seqs, c->n_head, (real)(1 / sqrt(c->hd))));
+	TRY(o->linear(d, v->h, H, &m->o, v->attn, nq, n, true));
+	TRY(o->rmsnorm(d, v->y, H, NULL, v->h, H, m->norm_post, c->rms_eps, n, H));
+	TRY(o->linear(d, v->gu, 2 * c->I, &m->gu, v->y, H, n, false));
+	TRY(o->silu_gate(d, v->act, v->gu, n, c->I));
+	return o->linear(d, v->h, H, &m->down, v->act, c->I, n, true);
+}
+
 int eagle3_forward(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_batch *b,
 		   const real *features, const real *feedback_in, real *feedback_out, real *logits)
 {
 	const struct eagle3_config *c = &m->c;
 	struct dev *d = m->d;
-	const struct ops *o = d->ops;
-	int H = c->H, M = b->M;
+	int H = c->H, n = b->n_out;
 	struct views v;
-	if (M < 1)
+	if (b->M < 1)
 		return 0;
-	TRY(cut_scratch(m, M, b->n_logits, &v));
-	if (features)
-		TRY(fuse(m, &v, features, M));
-	else
-		TRY(o->copy_rows(d, v.h, H, feedback_in, H, NULL, M, H));
-	TRY(o->embed(d, v.e, m->embedding, b->ids, b->given, M));
-	TRY(o->rmsnorm(d, v.x2, 2 * H, NULL, v.e, H, m->norm_in, c->rms_eps, M, H));
-	TRY(o->rmsnorm(d, v.x2 + H, 2 * H, NULL, v.h, H, m->norm_hidden, c->rms_eps, M, H));
-	if (c->norm_before_residual)
-		TRY(o->copy_rows(d, v.h, H, v.x2 + H, 2 * H, NULL, M, H));
-	TRY(attention(m, kv, b, &v));
-	TRY(o->rmsnorm(d, v.y, H, NULL, v.h, H, m->norm_post, c->rms_eps, M, H));
-	TRY(o->linear(d, v.gu, 2 * c->I, &m->gu, v.y, H, M, false));
-	TRY(o->silu_gate(d, v.act, v.gu, M, c->I));
-	TRY(o->linear(d, v.h, H, &m->down, v.act, c->I, M, true));
-	if (feedback_out && c->norm_output)
-		TRY(o->rmsnorm(d, feedback_out, H, NULL, v.h, H, m->norm, c->rms_eps, M, H));
-	else if (feedback_out)
-		TRY(o->copy_rows(d, feedback_out, H, v.h, H, NULL, M, H));
-	if (!logits || b->n_logits < 1)
+	if (!b->out_rows && n && n != b->M)
+		return -EINVAL;
+	TRY(cut_scratch(m, b->M, n, &v));
+	TRY(keys(m, kv, b, features, feedback_in, &v));
+	if (!n)
 		return 0;
-	TRY(o->copy_rows(d, v.top, H, v.h, H, b->logit_rows, b->n_logits, H));
-	TRY(o->rmsnorm(d, v.top, H, NULL, v.top, H, m->norm, c->rms_eps, b->n_logits, H));
-	return o->linear(d, logits, c->V_d, &m->head, v.top, H, b->n_logits, false);
+	TRY(gather(m, b, &v));
+	TRY(layer(m, kv, b, &v));
+	if (logits || c->norm_output)
+		TRY(d->ops->rmsnorm(d, v.y, H, NULL, v.h, H, m->norm, c->rms_eps, n, H));
+	if (feedback_out)
+		TRY(d->ops->copy_rows(d, feedback_out, H, c->norm_output ? v.y : v.h, H, NULL, n, H));
+	return logits ? d->ops->linear(d, logits, c->V_d, &m->head, v.y, H, n, false) : 0;
 }

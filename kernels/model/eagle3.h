@@ -50,8 +50,8 @@ void eagle3_set_dev(struct eagle3 *m, struct dev *d);
 /* Copy all that from holds to where `into` has it, so that its addresses stay (ops.h repeat); both run on the same dev. -EINVAL, nothing
  * touched: they are not of one shape. Another failure leaves `into` good for eagle3_free only. */
 int MUSTCHECK eagle3_adopt(struct eagle3 *into, const struct eagle3 *from);
-/* Take scratch for batches of up to M rows and n_logits logit rows now rather than at first use. */
-int MUSTCHECK eagle3_reserve(struct eagle3 *m, int M, int n_logits);
+/* Take scratch for batches of up to M rows, n_out of them with an output, now rather than at first use. */
+int MUSTCHECK eagle3_reserve(struct eagle3 *m, int M, int n_out);
 /* A number that no other draft has, and that changes when addresses do that a forward uses of it: for keys of ops.h repeat. 0 before
  * the first eagle3_reserve. */
 uint64_t eagle3_version(const struct eagle3 *m);
@@ -60,17 +60,18 @@ uint32_t eagle3_target_id(const struct eagle3 *m, uint32_t draft_id);
 int MUSTCHECK eagle3_unpack(const struct eagle3 *m, enum eagle3_tensor t, void *ret_host, size_t bytes);
 
 struct eagle3_batch {
-	int M;
+	int M; /* rows whose keys and values are written */
 	const uint32_t *ids, *pos, *slots;
 	const uint32_t *given; /* ops.h embed; NULL = no ids of that kind */
-	const struct attn_seq *seqs;
+	int n_out;                 /* rows with an output */
+	const uint32_t *out_rows;  /* [n_out] which; NULL = all M, or none where n_out is 0 */
+	const uint32_t *out_pos;   /* [n_out] their positions; not read where out_rows is NULL */
+	const struct attn_seq *seqs; /* of the rows with an output, in their order */
 	int n_seqs;
-	const uint32_t *logit_rows; /* [n_logits] */
-	int n_logits;
 };
 
 /* features [M,3*H_t] device: rows from the target (fc applied); or NULL and
- * feedback_in [M,H]: rows of a running chain. Outputs: feedback_out [M,H] (h),
- * logits [n_logits,V_d]; either may be NULL. KV pool: n_layer 1. */
+ * feedback_in [M,H]: rows of a running chain. Outputs: feedback_out [n_out,H] (h; may be feedback_in where all rows have one),
+ * logits [n_out,V_d]; either may be NULL. A row's bits do not depend on which others have an output. KV pool: n_layer 1. */
 int MUSTCHECK eagle3_forward(struct eagle3 *m, struct kv_pool *kv, const struct eagle3_batch *b,
 			     const real *features, const real *feedback_in, real *feedback_out, real *logits);

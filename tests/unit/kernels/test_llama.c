@@ -308,16 +308,14 @@ static void test_chain(void **state)
 	run_init(&t, d, L, NKV, HD);
 	forward(&t, m, 0, N);
 	run_init(&r, d, 1, 2, 16);
-	/* rows 0..N-2 with real features, in two chunks; then each step on its own feedback */
+	/* rows 0..N-2 with real features, in two chunks, of which only the very last has an output; then each step on its own feedback */
 	for (int part = 0; part < 2; part++) {
 		int from = part ? 7 : 0, n = part ? N - 1 - 7 : 7;
-		struct attn_seq s = {.pages = r.pages, .n_past = from, .n_rows = n};
+		struct attn_seq s = {.pages = r.pages, .n_past = from + n - 1, .n_rows = 1};
 		uint32_t last = (uint32_t)n - 1;
-		struct eagle3_batch b = {.M = n, .ids = r.ids + from + 1, .pos = r.pos + from, .slots = r.slots + from, .seqs = &s, .n_seqs = 1,
-					 .logit_rows = &last, .n_logits = 1};
+		struct eagle3_batch b = {.M = n, .ids = r.ids + from + 1, .pos = r.pos + from, .slots = r.slots + from, .n_out = part, .out_rows = &last,
+					 .out_pos = r.pos + from + n - 1, .seqs = &s, .n_seqs = part};
 		assert_int_equal(eagle3_forward(x, &r.kv, &b, t.features + from * 3 * H, NULL, fb, logits), 0);
-		if (part)
-			memmove(fb, fb + (n - 1) * H, H * sizeof *fb);
 	}
 	for (int step = 0; step < STEPS; step++) {
 		char name[64];
@@ -325,13 +323,13 @@ static void test_chain(void **state)
 		close_to(name, fb, H);
 		snprintf(name, sizeof name, "chain.logits.%d", step);
 		close_to(name, logits, V_D);
-		uint32_t best = 0, id, zero = 0, pos = (uint32_t)(N - 1 + step), slot = 3 * 32 + pos;
+		uint32_t best = 0, id, pos = (uint32_t)(N - 1 + step), slot = 3 * 32 + pos;
 		for (uint32_t i = 1; i < V_D; i++)
 			best = logits[i] > logits[best] ? i : best;
 		id = eagle3_target_id(x, best);
 		assert_int_equal(id, 2 * best + 1);
 		struct attn_seq s = {.pages = r.pages, .n_past = (int)pos, .n_rows = 1};
-		struct eagle3_batch b = {.M = 1, .ids = &id, .pos = &pos, .slots = &slot, .seqs = &s, .n_seqs = 1, .logit_rows = &zero, .n_logits = 1};
+		struct eagle3_batch b = {.M = 1, .ids = &id, .pos = &pos, .slots = &slot, .n_out = 1, .seqs = &s, .n_seqs = 1};
 		assert_int_equal(eagle3_forward(x, &r.kv, &b, NULL, fb, fb, logits), 0);
 	}
 	eagle3_free(x);

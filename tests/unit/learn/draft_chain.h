@@ -74,26 +74,23 @@ static inline void chain_close(struct chain *s)
 static inline void chain_extend(struct chain *s, const uint32_t *ids, const uint32_t *pos, const real *features, int from, int t)
 {
 	int m = t - from + 1, F = 3 * s->c->H_t;
-	uint32_t slots[CHAIN_MAX_ROWS], last = (uint32_t)(m - 1);
+	uint32_t slots[CHAIN_MAX_ROWS], last = (uint32_t)(m - 1), at = pos[t];
 	assert_true(t < CHAIN_MAX_ROWS - TTT_MAX_STEPS);
 	for (int i = 0; i < m; i++)
 		slots[i] = (uint32_t)(from + i);
-	const struct attn_seq seq = {.pages = s->pages, .n_past = from, .row0 = 0, .n_rows = m};
-	const struct eagle3_batch b = {.M = m, .ids = ids + from + 1, .pos = pos + from, .slots = slots, .seqs = &seq, .n_seqs = 1,
-				       .logit_rows = &last, .n_logits = 1};
+	const struct attn_seq seq = {.pages = s->pages, .n_past = t, .row0 = 0, .n_rows = 1};
+	const struct eagle3_batch b = {.M = m, .ids = ids + from + 1, .pos = pos + from, .slots = slots, .n_out = 1, .out_rows = &last, .out_pos = &at,
+				       .seqs = &seq, .n_seqs = 1};
 	assert_int_equal(s->d->ops->upload(s->d, s->features, features + (size_t)from * (size_t)F, (size_t)m * (size_t)F * sizeof(real)), 0);
 	assert_int_equal(eagle3_forward(s->draft, &s->kv, &b, s->features, NULL, s->feedback, s->logits), 0);
-	size_t H = (size_t)s->c->H; /* the last row's feedback to the front, where chain_step reads it */
-	assert_int_equal(s->d->ops->copy_rows(s->d, s->feedback, (int)H, s->feedback + (size_t)last * H, (int)H, NULL, 1, (int)H), 0);
 }
 
 /* Chain step k >= 1 from row t: its token goes in, the next proposal's logits come out. */
 static inline void chain_step(struct chain *s, const uint32_t *pos, int t, int k, uint32_t token)
 {
-	uint32_t slot = (uint32_t)(t + k), p = pos[t] + (uint32_t)k, row = 0;
+	uint32_t slot = (uint32_t)(t + k), p = pos[t] + (uint32_t)k;
 	const struct attn_seq seq = {.pages = s->pages, .n_past = t + k, .row0 = 0, .n_rows = 1};
-	const struct eagle3_batch b = {.M = 1, .ids = &token, .pos = &p, .slots = &slot, .seqs = &seq, .n_seqs = 1,
-				       .logit_rows = &row, .n_logits = 1};
+	const struct eagle3_batch b = {.M = 1, .ids = &token, .pos = &p, .slots = &slot, .n_out = 1, .seqs = &seq, .n_seqs = 1};
 	real *next = s->feedback + s->c->H;
 	assert_int_equal(eagle3_forward(s->draft, &s->kv, &b, NULL, s->feedback, next, s->logits), 0);
 	assert_int_equal(s->d->ops->copy_rows(s->d, s->feedback, s->c->H, next, s->c->H, NULL, 1, s->c->H), 0);

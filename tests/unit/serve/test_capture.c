@@ -388,7 +388,7 @@ static void propose_again(struct draft *q, const uint32_t *text, int t, int len,
 		pos[i] = i;
 	assert_int_equal(draft_eagle3.kv_shape(q, &kv), 0);
 	assert_int_equal(x.d[1]->ops->kv_new(x.d[1], &kv), 0);
-	struct attn_seq s = {.pages = pages, .n_rows = t + 1};
+	struct attn_seq s = {.pages = pages, .n_past = t, .n_rows = 1};
 	struct draft_rows r = {.M = t + 1, .ids = text + 1, .pos = pos, .slots = pos, .seqs = &s, .n_seqs = 1, .features = x.features, .last_rows = &last};
 	assert_int_equal(draft_eagle3.extend(q, &kv, &r, &w, x.fb), 0);
 	assert_int_equal(o->sync(x.d[1]), 0);

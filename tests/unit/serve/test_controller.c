@@ -16,6 +16,7 @@
 #include <math.h>
 #include <string.h>
 #include "serve/controller.h"
+#include "serve/pages.h"
 #include "serve/draft.h"
 #include "tests/unit/serve/toy.h"
 
@@ -136,7 +137,7 @@ static void one_round(const struct world *const *w, struct controller *c, struct
 	ms = verify_ms(w[0], rows) * noise;
 	if (c)
 		controller_cost(c, CTL_VERIFY, rows, ms);
-	int extends = drafting ? drafting : (r->rounds % 16 == 0 ? 16 : 0);
+	int extends = drafting ? controller_extend_rows(tokens, drafting) : r->rounds % PAGE_TOK == 0 ? controller_extend_rows(n * PAGE_TOK, 0) : 0;
 	if (extends) {
 		ms += level_ms(w[0], extends) * noise;
 		if (c)

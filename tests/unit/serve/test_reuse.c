@@ -334,7 +334,7 @@ static void propose_again(struct draft *d, const uint32_t *text, int t, int len,
 	struct kv_pool kv = {.page_tok = 32, .n_pages = TEXT / 32 + 1, .type = DT_F32};
 	assert_int_equal(draft_eagle3.kv_shape(d, &kv), 0);
 	assert_int_equal(x.d[1]->ops->kv_new(x.d[1], &kv), 0);
-	struct attn_seq s = {.pages = table, .n_rows = t + 1};
+	struct attn_seq s = {.pages = table, .n_past = t, .n_rows = 1};
 	struct draft_rows r = {.M = t + 1, .ids = text + 1, .pos = upto, .slots = upto, .seqs = &s, .n_seqs = 1, .features = features, .last_rows = &last};
 	assert_int_equal(draft_eagle3.extend(d, &kv, &r, &(struct draft_word){.width = 1, .ids = ret, .logp = &logp}, fb), 0);
 	for (int i = 1; i < len; i++) {
