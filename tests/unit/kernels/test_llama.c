@@ -339,6 +339,48 @@ static void test_chain(void **state)
 	dev_free(d);
 }
 
+/* A row that has an output and the same row among others that have none: the same feedback and logits, keys and values. */
+static void outputs_of_some(enum dev_isa isa)
+{
+	static const uint32_t some[] = {4, 11, 12, N - 2};
+	enum { M = N - 1, SOME = sizeof some / sizeof *some };
+	struct dev *d = NULL;
+	struct run t, r[2];
+	static real fb[2][M * H], logits[2][M * V_D];
+	if (dev_cpu_new(1, isa, &d))
+		return;
+	struct llama *m = load(d, ROPE_DEFAULT, DT_BF16);
+	struct eagle3 *x = load_draft(d, m, DT_BF16);
+	run_init(&t, d, L, NKV, HD);
+	forward(&t, m, 0, N);
+	for (int few = 0; few < 2; few++) {
+		run_init(&r[few], d, 1, 2, 16);
+		struct attn_seq s[SOME] = {{.pages = r[few].pages, .n_rows = M}};
+		for (int i = 0; few && i < SOME; i++)
+			s[i] = (struct attn_seq){.pages = r[few].pages, .n_past = (int)some[i], .row0 = i, .n_rows = 1};
+		struct eagle3_batch b = {.M = M, .ids = r[few].ids + 1, .pos = r[few].pos, .slots = r[few].slots, .n_out = few ? SOME : M, .out_rows = few ? some : NULL,
+					 .out_pos = some, .seqs = s, .n_seqs = few ? SOME : 1};
+		assert_int_equal(eagle3_forward(x, &r[few].kv, &b, t.features, NULL, fb[few], logits[few]), 0);
+	}
+	for (int i = 0; i < SOME; i++) {
+		assert_memory_equal(fb[1] + i * H, fb[0] + some[i] * H, H * sizeof **fb);
+		assert_memory_equal(logits[1] + i * V_D, logits[0] + some[i] * V_D, V_D * sizeof **logits);
+	}
+	for (int few = 0; few < 2; few++)
+		run_done(&r[few]);
+	run_done(&t);
+	eagle3_free(x);
+	llama_free(m);
+	dev_free(d);
+}
+
+static void test_outputs_of_some(void **state)
+{
+	(void)state;
+	for (enum dev_isa isa = ISA_PORTABLE; isa <= ISA_AVX512; isa++)
+		outputs_of_some(isa);
+}
+
 static void test_unpack(void **state)
 {
 	(void)state;
@@ -398,6 +440,6 @@ static void test_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_transformers), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_chain),
-					   cmocka_unit_test(test_unpack), cmocka_unit_test(test_refused)};
+					   cmocka_unit_test(test_outputs_of_some), cmocka_unit_test(test_unpack), cmocka_unit_test(test_refused)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
