@@ -33,11 +33,11 @@ json_t *openai_error_json(const struct openai_error *e)
 			 e->type, "param", *e->param ? e->param : NULL, "code", e->code);
 }
 
-enum { MAX_DEPTH = 64, MAX_CONTAINERS = 100000, MAX_VALUES = 1000000 };
+enum { MAX_DEPTH = 64, MAX_CONTAINERS = 100000, MAX_MEMBERS = 100000 /* dear: each is hashed */, MAX_VALUES = 1000000 };
 
 bool openai_json_bounded(const char *body, size_t len)
 {
-	long depth = 0, opened = 0, values = 0;
+	long depth = 0, opened = 0, members = 0, values = 0;
 	bool text = false;
 
 	for (size_t i = 0; i < len; i++) {
@@ -53,11 +53,13 @@ bool openai_json_bounded(const char *body, size_t len)
 				return false;
 		} else if (c == ']' || c == '}') {
 			depth--;
+		} else if (c == ':') {
+			members++;
 		} else if (c == ',') {
 			values++;
 		}
 	}
-	return opened <= MAX_CONTAINERS && values <= MAX_VALUES;
+	return opened <= MAX_CONTAINERS && members <= MAX_MEMBERS && values <= MAX_VALUES;
 }
 
 int openai_parse_json(const char *body, size_t len, json_t **ret, struct openai_error *e)
@@ -66,7 +68,8 @@ int openai_parse_json(const char *body, size_t len, json_t **ret, struct openai_
 	json_t *j;
 
 	if (!openai_json_bounded(body, len))
-		return openai_fail(e, 400, "", "invalid_json", "The body nests deeper than %d or holds more than %d values.", MAX_DEPTH, MAX_VALUES);
+		return openai_fail(e, 400, "", "invalid_json", "The body nests deeper than %d or holds more than %d values or %d members of objects.", MAX_DEPTH, MAX_VALUES,
+				   MAX_MEMBERS);
 	j = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
 	if (!j)
 		return openai_fail(e, 400, "", "invalid_json", "The body is not valid JSON (line %d, column %d): %.120s.", at.line, at.column,
@@ -280,6 +283,17 @@ static int get_ids(const struct openai_model *m, const json_t *list, struct open
 	return 0;
 }
 
+static int check_fit(const struct openai_model *m, const struct openai_request *q, int prompt, struct openai_error *e)
+{
+	long long n = q->prompts[prompt].n, want = q->max_tokens > 0 ? q->max_tokens : q->min_tokens > 1 ? q->min_tokens : 1;
+
+	if (n + want <= m->max_context)
+		return 0;
+	return openai_fail(e, 400, q->chat ? "messages" : "prompt", "context_length_exceeded",
+			   "This model's maximum context length is %d tokens; the prompt holds %lld and %lld more were asked for.", m->max_context, n, want);
+}
+
+/* One that is too long ends it at once: the others' texts may be long too, and everybody waits while they are read. */
 static int get_one_prompt(const struct openai_model *m, const json_t *v, struct openai_request *q, struct openai_error *e)
 {
 	struct openai_prompt *p = &q->prompts[q->n_prompts];
@@ -296,7 +310,7 @@ static int get_one_prompt(const struct openai_model *m, const json_t *v, struct 
 	q->n_prompts++;
 	if (p->n == 0)
 		return field_wrong(e, "prompt", "at least one token long");
-	return 0;
+	return check_fit(m, q, q->n_prompts - 1, e);
 }
 
 static int get_prompts(const struct openai_model *m, const json_t *body, struct openai_request *q, struct openai_error *e)
@@ -355,18 +369,6 @@ static int get_chat(const struct openai_model *m, const json_t *body, struct ope
 	return 0;
 }
 
-static int check_fit(const struct openai_model *m, const struct openai_request *q, struct openai_error *e)
-{
-	for (int i = 0; i < q->n_prompts; i++) {
-		long long n = q->prompts[i].n, want = q->max_tokens > 0 ? q->max_tokens : q->min_tokens > 1 ? q->min_tokens : 1;
-		if (n + want > m->max_context)
-			return openai_fail(e, 400, q->chat ? "messages" : "prompt", "context_length_exceeded",
-					   "This model's maximum context length is %d tokens; the prompt holds %lld and %lld more were asked for.",
-					   m->max_context, n, want);
-	}
-	return 0;
-}
-
 static int parse(const struct openai_model *m, const json_t *body, bool chat, struct openai_request *q, struct openai_error *e)
 {
 	int r;
@@ -380,7 +382,7 @@ static int parse(const struct openai_model *m, const json_t *body, bool chat, st
 	if (r == 0 && q->n_prompts * q->n > OPENAI_MAX_CHOICES)
 		return openai_fail(e, 400, "n", "invalid_value", "n times the number of prompts is %d; at most %d answers fit one request.",
 				   q->n_prompts * q->n, OPENAI_MAX_CHOICES);
-	return r < 0 ? r : check_fit(m, q, e);
+	return r == 0 && chat ? check_fit(m, q, 0, e) : r;
 }
 
 int openai_request_parse(const struct openai_model *m, const json_t *body, bool chat, struct openai_request *ret, struct openai_error *e)

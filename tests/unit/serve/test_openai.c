@@ -352,6 +352,30 @@ static void test_sizes(void **state)
 	assert_non_null(strstr(a.body, "request_too_large"));
 	free(a.head);
 	free(big);
+	/* the first prompt that is too long is the answer: what stands behind it is not looked at */
+	a = post("/v1/completions", "{\"prompt\":[\"a\",\"b\",{}],\"max_tokens\":4194304}");
+	assert_int_equal(400, a.status);
+	assert_non_null(strstr(a.body, "context_length_exceeded"));
+	free(a.head);
+}
+
+/* An object's members cost a hundred times what the numbers of a list do, and everybody waits while they are read. */
+static void test_members_are_bounded(void **state)
+{
+	enum { MOST = 100000 };
+	struct buf b = BUF_INIT(0);
+
+	(void)state;
+	assert_int_equal(buf_puts(&b, "{\"text\":\"a:b\",\"list\":["), 0);
+	for (int i = 0; i < 2 * MOST; i++)
+		assert_int_equal(buf_puts(&b, "1,"), 0);
+	assert_int_equal(buf_puts(&b, "1]"), 0);
+	for (int i = 2; i <= MOST; i++) {
+		assert_true(i % 1000 || openai_json_bounded((const char *)b.data, b.len));
+		assert_int_equal(buf_printf(&b, ",\"%d\":1", i), 0);
+	}
+	assert_false(openai_json_bounded((const char *)b.data, b.len));
+	buf_done(&b);
 }
 
 static void test_labels(void **state)
@@ -549,6 +573,7 @@ int main(void)
 		cmocka_unit_test(test_stop_strings),	    cmocka_unit_test(test_length_and_choices), cmocka_unit_test(test_hanging_up_cancels),
 		cmocka_unit_test(test_a_slow_reader_is_cut), cmocka_unit_test(test_queue_full),	     cmocka_unit_test(test_engine_errors),
 		cmocka_unit_test(test_bad_requests),	    cmocka_unit_test(test_sizes),	     cmocka_unit_test(test_labels),
+		cmocka_unit_test(test_members_are_bounded),
 		cmocka_unit_test(test_small_endpoints),	    cmocka_unit_test(test_tokenize_and_back),
 		cmocka_unit_test(test_a_sweep_frees_nothing_that_is_on_its_way), cmocka_unit_test(test_draining),
 	};
