@@ -54,13 +54,17 @@ struct kv_pool {
  * parent NULL: a chain. Place is position; row j sees 0..n_past+j.
  * Else the places from tree0 on are a tree of proposals: node i lies in place tree0+i, follows node parent[i] < i
  * (-1: place tree0-1), and its position is tree0 + its depth (0 under -1). A node sees the places before
- * tree0, its ancestors and itself, summed by position: the same bits as if its own path lay there as a chain. */
+ * tree0, its ancestors and itself, summed by position: the same bits as if its own path lay there as a chain.
+ *
+ * prompt: the chain's tokens were given, not generated. A GPU in fast mode computes such rows in bf16, each the same however its prompt
+ * is cut into sequences of batches; nothing else looks at it. */
 enum { ATTN_TREE_MAX = 64 /* nodes: n_past + n_rows - tree0 */ };
 struct attn_seq {
 	const uint32_t *pages; /* host; covers n_past+n_rows places */
 	int n_past, row0, n_rows;
 	const int16_t *parent; /* host, [n_past+n_rows-tree0] or NULL */
 	int tree0;
+	bool prompt;
 };
 
 /* What the target says at n rows, restricted to the draft vocabulary and

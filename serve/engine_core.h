@@ -70,11 +70,11 @@ static inline int piece_row(const struct piece *p, int i)
 	return i ? 1 + p->path[i - 1] : 0;
 }
 
-/* Index arrays of a batch; `cap` rows, ENGINE_MAX_SEQS sequences. */
+/* Index arrays of a batch; `cap` rows, ENGINE_MAX_SEQS sessions, each with two sequences at most. */
 struct rows {
 	int M, n_seqs, n_logits;
 	uint32_t *ids, *pos, *slots, *logit_rows, *gather;
-	struct attn_seq seqs[ENGINE_MAX_SEQS];
+	struct attn_seq seqs[2 * ENGINE_MAX_SEQS];
 };
 
 enum cmd_kind { CMD_INSTALL, CMD_ACTIVATE, CMD_CANARY, CMD_UNLOAD, CMD_TRIM };

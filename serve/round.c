@@ -62,6 +62,18 @@ static void add_decoding(struct rows *b, const struct session *s)
 		rows_add(b, s->chain[i], s->n_kv + 1 + i, s->pages);
 }
 
+/* Rows [row0, M) are s's, from n_kv on. Of what is read again after its pages were lost, the prompt's are a sequence of their own: the others are
+ * computed as they were when they were generated. */
+static void add_seqs(struct rows *b, const struct session *s, int row0)
+{
+	int n = b->M - row0, given = s->n_prompt - s->n_kv;
+	given = given < 0 ? 0 : given > n ? n : given;
+	if (given)
+		b->seqs[b->n_seqs++] = (struct attn_seq){.pages = s->pages, .n_past = s->n_kv, .row0 = row0, .n_rows = given, .prompt = true};
+	if (n > given)
+		rows_seq(b, s->pages, s->n_kv + given, n - given);
+}
+
 /* Rows [row0, M) are s's; take logits from the last n_logits of them. */
 static void add_piece(struct engine *g, struct session *s, int row0, int n_logits)
 {
@@ -71,7 +83,7 @@ static void add_piece(struct engine *g, struct session *s, int row0, int n_logit
 			    .logit0 = n_logits ? b->n_logits : -1};
 	for (int i = n_logits; i > 0; i--)
 		b->logit_rows[b->n_logits++] = (uint32_t)(b->M - i);
-	rows_seq(b, s->pages, s->n_kv, p->n_rows);
+	add_seqs(b, s, row0);
 }
 
 /* Rows of each prompt in this round, by place in g->active. */

@@ -23,7 +23,7 @@ static const struct conf_entry entries[] = {
 	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "The version store."},
 	{"device", CONF_ENUM, AT(device), "auto", 0, 0, "auto|cpu|cuda", false, "", "What computes; auto takes a GPU where one answers, and the log says why not."},
 	{"device_math", CONF_ENUM, AT(device_math), "strict", 0, 0, "strict|fast", false, "",
-	 "On a GPU: strict gives a drafted answer the bits of a plain one, fast gives them up for faster prefill (kernels/README.md says by how much)."},
+	 "On a GPU: strict gives a drafted answer the bits of a plain one, fast gives them up for faster prefill (kernels/cuda/README.md says by how much)."},
 	{"device_graphs", CONF_ENUM, AT(device_graphs), "auto", 0, 0, "auto|off", false, "",
 	 "On a GPU: auto launches what repeats from round to round as CUDA graphs, and launches plainly, saying why, what cannot be captured."},
 	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "", "Compute threads; 0 takes one for each core."},

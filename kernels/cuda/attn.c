@@ -99,24 +99,26 @@ static int plan_memory(struct dev *d, size_t bytes)
 }
 
 /* Tables of this batch, on the device; room becomes what is really used, but in a graph, which may be used with more. */
-static int plan_across(struct dev *d, const struct attn_seq *seqs, int n_seqs, const struct kv_pool *p, int nh, struct plan_room *room, struct ck_attn *a)
+static int plan_across(struct dev *d, const struct attn_seq *seqs, int n_seqs, const struct plan_of *of, struct plan_room *room, struct ck_attn *a)
 {
 	const void *at = NULL;
 	const char *in_graph = NULL;
 	enum graph_mode mode = cuda_of(d)->graphs.mode;
-	int r = mode == GRAPH_CAPTURING ? graph_plan(d, seqs, n_seqs, nh, &in_graph, room) : plan_memory(d, plan_bytes(room));
+	int r = mode == GRAPH_CAPTURING ? graph_plan(d, seqs, n_seqs, of, &in_graph, room) : plan_memory(d, plan_bytes(room));
 	if (r)
 		return r;
 	a->n_tiles = room->tiles;
+	a->n_prompt = room->prompt;
 	plan_point(a, in_graph, room);
 	if (in_graph)
 		return 0;
-	struct plan x = plan_fill(cuda_of(d)->plan, room, seqs, n_seqs, p, nh);
+	struct plan x = plan_fill(cuda_of(d)->plan, room, seqs, n_seqs, of);
 	a->n_tiles = x.n_tiles;
+	a->n_prompt = x.n_prompt;
 	r = cuda_send(d, cuda_of(d)->plan, plan_bytes(room), &at);
 	plan_point(a, at, room);
 	room->parts = x.n_parts;
-	return r ? r : mode == GRAPH_NOTING ? graph_note_plan(d, seqs, n_seqs, p, nh) : 0;
+	return r ? r : mode == GRAPH_NOTING ? graph_note_plan(d, seqs, n_seqs, of) : 0;
 }
 
 int cuda_attn(struct dev *d, real *out, int ldo, const real *q, int ldq, const struct kv_pool *p, int layer, const struct attn_seq *seqs, int n_seqs, int nh, real scale)
@@ -125,13 +127,14 @@ int cuda_attn(struct dev *d, real *out, int ldo, const real *q, int ldq, const s
 	void *parts = NULL;
 	if (nh <= 0 || nh % p->n_kv || layer < 0 || layer >= p->n_layer || ldo < nh * p->d || ldq < nh * p->d)
 		return cuda_bad(d, "attn");
-	const char *wrong = plan_room(seqs, n_seqs, p, nh, &room);
+	struct plan_of of = {.pool = *p, .nh = nh, .tensor = cuda_of(d)->q.math == MATH_FAST && ck_tensor(p->d)};
+	const char *wrong = plan_room(seqs, n_seqs, &of, &room);
 	if (wrong)
 		return cuda_bad(d, wrong);
-	if (!room.tiles)
+	if (!room.tiles && !room.prompt)
 		return 0;
 	struct ck_attn a = {.kv = layer_of(p, layer), .q = q, .ldq = ldq, .out = out, .ldo = ldo, .nh = nh, .scale = scale};
-	int r = plan_across(d, seqs, n_seqs, p, nh, &room, &a);
+	int r = plan_across(d, seqs, n_seqs, &of, &room, &a);
 	if (!r && room.parts)
 		r = cuda_scratch(d, (size_t)room.parts * (size_t)(p->d + 2) * sizeof(float), &parts);
 	a.parts = parts;

@@ -4,18 +4,13 @@
  * one sequence times the query heads of one kv head, against 256 positions (a
  * split), so that one long sequence still fills the device. A row that spans more
  * than one split leaves partial results, which a second kernel merges in order; the
- * splits are cut at absolute positions, so a row's bits do not depend on its tile.
+ * splits are cut at absolute positions, so a row's bits do not depend on its tile. A
+ * prompt's rows may go another way to the same merge (prompt.cu).
  *
  * Trees: from position tree0 on, the keys a row sees lie in the places its path
  * names, so there the tile's rows take turns, each loading its own path's keys.
  */
-#include "kernels/cuda/attn.cuh"
-
-/* Element of the first channel of a place */
-static __device__ inline size_t place_at(const struct ck_kv *kv, uint32_t page, int tok, int head)
-{
-	return (((size_t)page * (size_t)kv->n_kv + (size_t)head) * (size_t)kv->page_tok + (size_t)tok) * (size_t)kv->d;
-}
+#include "kernels/cuda/paged.cuh"
 
 static __global__ void kv_write_kernel(struct ck_kv kv, const float *k, const float *v, int ld, const uint32_t *slots, size_t total)
 {
@@ -112,28 +107,6 @@ static __device__ inline void attend_rows(struct softmax_row *st, const struct c
 	}
 }
 
-static __device__ inline void leave(const struct ck_attn *a, const struct attn_tile *x, const struct softmax_row *st, int qr)
-{
-	int row = tile_row(x, qr), head = tile_head(x, qr), d = a->kv.d, lane = (int)threadIdx.x % WARP;
-	const struct ck_row *r = &a->rows[row];
-	if (x->t.split >= r->splits) /* the tile's other rows reach further */
-		return;
-	float *part = a->parts + ((size_t)r->part + (size_t)(x->t.split * a->nh + head)) * (size_t)(d + 2);
-	float *out = a->out + (size_t)row * (size_t)a->ldo + (size_t)(head * d);
-	UNROLL
-	for (int i = 0; i < CHANNELS; i++) {
-		int c = lane + i * WARP;
-		if (c < d && r->splits == 1)
-			out[c] = st->acc[i] / st->sum;
-		else if (c < d)
-			part[2 + c] = st->acc[i];
-	}
-	if (lane == 0 && r->splits > 1) {
-		part[0] = st->max;
-		part[1] = st->sum;
-	}
-}
-
 static __global__ void attn_kernel(struct ck_attn a)
 {
 	DYNAMIC_SHARED(mem);
@@ -169,9 +142,11 @@ static __global__ void attn_kernel(struct ck_attn a)
 		}
 	}
 	UNROLL
-	for (int i = 0; i < PER_WARP; i++)
-		if ((int)threadIdx.x / WARP + i * CK_WARPS < x.rows)
-			leave(&a, &x, &st[i], (int)threadIdx.x / WARP + i * CK_WARPS);
+	for (int i = 0; i < PER_WARP; i++) {
+		int qr = (int)threadIdx.x / WARP + i * CK_WARPS;
+		if (qr < x.rows)
+			leave(&a, tile_row(&x, qr), tile_head(&x, qr), x.t.split, &st[i]);
+	}
 }
 
 /* One warp a (row, head): its splits in order */
@@ -199,13 +174,23 @@ static __global__ void merge_kernel(struct ck_attn a)
 			a.out[(size_t)row * (size_t)a.ldo + (size_t)(head * d + lane + i * WARP)] = st.acc[i] / st.sum;
 }
 
-cudaError_t ck_attn(cudaStream_t s, const struct ck_attn *a)
+static cudaError_t attn_tiles(cudaStream_t s, const struct ck_attn *a)
 {
 	size_t shared = sizeof(float) * (size_t)(2 * CK_BLOCK * (a->kv.d + 1) + CK_TILE * a->kv.d + CK_WARPS * WARP);
 	cudaError_t e = cudaFuncSetAttribute((const void *)attn_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
 	if (e != cudaSuccess)
 		return e;
 	LAUNCH(attn_kernel, dim3((unsigned)a->n_tiles, (unsigned)a->kv.n_kv), THREADS, shared, s, *a);
+	return cudaGetLastError();
+}
+
+cudaError_t ck_attn(cudaStream_t s, const struct ck_attn *a)
+{
+	cudaError_t e = a->n_tiles ? attn_tiles(s, a) : cudaSuccess;
+	if (e == cudaSuccess && a->n_prompt)
+		e = ck_attn_prompt(s, a);
+	if (e != cudaSuccess)
+		return e;
 	if (a->parts)
 		LAUNCH(merge_kernel, dim3((unsigned)a->M, (unsigned)(a->nh + CK_WARPS - 1) / CK_WARPS), THREADS, 0, s, *a);
 	return cudaGetLastError();

@@ -16,6 +16,11 @@ static __device__ inline int min_int(int a, int b)
 	return a < b ? a : b;
 }
 
+static __device__ inline int max_int(int a, int b)
+{
+	return a > b ? a : b;
+}
+
 struct softmax_row {
 	float max, sum, acc[CHANNELS];
 };

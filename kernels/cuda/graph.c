@@ -25,7 +25,7 @@ struct graph {
 	size_t key_bytes;
 	uint64_t used;
 	struct { const void *host; size_t bytes, at; uint32_t below; bool ids, given; } note[NOTES];
-	struct { const struct attn_seq *seqs; int n_seqs, nh; struct kv_pool pool; struct plan_room room; size_t at; } plan[PLANS];
+	struct { const struct attn_seq *seqs; int n_seqs; struct plan_of of; struct plan_room room; size_t at; } plan[PLANS];
 	int n_notes, n_plans;
 	size_t bytes;      /* of the block */
 	bool refused;      /* it cannot be captured: launched plainly */
@@ -104,33 +104,32 @@ void graph_note_ids(struct dev *d, const uint32_t *host, int n, uint32_t below, 
 	x->note[i].given = given;
 }
 
-static int find_plan(const struct graph *x, const struct attn_seq *seqs, int n_seqs, int nh)
+static int find_plan(const struct graph *x, const struct attn_seq *seqs, int n_seqs, const struct plan_of *of)
 {
 	for (int i = 0; i < x->n_plans; i++)
-		if (x->plan[i].seqs == seqs && x->plan[i].n_seqs == n_seqs && x->plan[i].nh == nh)
+		if (x->plan[i].seqs == seqs && x->plan[i].n_seqs == n_seqs && x->plan[i].of.nh == of->nh)
 			return i;
 	return -1;
 }
 
-int graph_note_plan(struct dev *d, const struct attn_seq *seqs, int n_seqs, const struct kv_pool *p, int nh)
+int graph_note_plan(struct dev *d, const struct attn_seq *seqs, int n_seqs, const struct plan_of *of)
 {
 	struct graph *x = cuda_of(d)->graphs.at;
 	struct plan_room room;
 	void *parts;
-	if (find_plan(x, seqs, n_seqs, nh) >= 0)
+	if (find_plan(x, seqs, n_seqs, of) >= 0)
 		return 0;
-	if (x->n_plans == PLANS || plan_room(seqs, n_seqs, p, nh, &room)) {
+	if (x->n_plans == PLANS || plan_room(seqs, n_seqs, of, &room)) {
 		x->refused = true;
 		return 0;
 	}
 	room = plan_round_up(room);
 	x->plan[x->n_plans].seqs = seqs;
 	x->plan[x->n_plans].n_seqs = n_seqs;
-	x->plan[x->n_plans].nh = nh;
-	x->plan[x->n_plans].pool = *p;
+	x->plan[x->n_plans].of = *of;
 	x->plan[x->n_plans].room = room;
 	x->plan[x->n_plans++].at = room_for(x, plan_bytes(&room));
-	if (room.parts && cuda_scratch(d, (size_t)room.parts * (size_t)(p->d + 2) * sizeof(float), &parts)) {
+	if (room.parts && cuda_scratch(d, (size_t)room.parts * (size_t)(of->pool.d + 2) * sizeof(float), &parts)) {
 		if (d->lost)
 			return -EIO;
 		x->refused = true; /* room for longer contexts than these is not there; for these it may be */
@@ -155,10 +154,10 @@ int graph_index(struct dev *d, const void *host, size_t bytes, const void **ret)
 	return 0;
 }
 
-int graph_plan(struct dev *d, const struct attn_seq *seqs, int n_seqs, int nh, const char **ret, struct plan_room *ret_room)
+int graph_plan(struct dev *d, const struct attn_seq *seqs, int n_seqs, const struct plan_of *of, const char **ret, struct plan_room *ret_room)
 {
 	const struct graph *x = cuda_of(d)->graphs.at;
-	int i = find_plan(x, seqs, n_seqs, nh);
+	int i = find_plan(x, seqs, n_seqs, of);
 	if (i < 0)
 		return unknown(d, "attention");
 	*ret = x->block + x->plan[i].at;
@@ -173,7 +172,7 @@ static bool fits(const struct graph *x)
 {
 	for (int i = 0; i < x->n_plans; i++) {
 		struct plan_room room;
-		if (plan_room(x->plan[i].seqs, x->plan[i].n_seqs, &x->plan[i].pool, x->plan[i].nh, &room) || !plan_fits(&room, &x->plan[i].room))
+		if (plan_room(x->plan[i].seqs, x->plan[i].n_seqs, &x->plan[i].of, &room) || !plan_fits(&room, &x->plan[i].room))
 			return false;
 	}
 	for (int i = 0; i < x->n_notes; i++) {
@@ -297,7 +296,7 @@ static cudaError_t launch(struct dev *d, struct graph *x)
 	for (int i = 0; i < x->n_notes; i++)
 		memcpy(host + x->note[i].at, x->note[i].host, x->note[i].bytes);
 	for (int i = 0; i < x->n_plans; i++)
-		(void)plan_fill(host + x->plan[i].at, &x->plan[i].room, x->plan[i].seqs, x->plan[i].n_seqs, &x->plan[i].pool, x->plan[i].nh);
+		(void)plan_fill(host + x->plan[i].at, &x->plan[i].room, x->plan[i].seqs, x->plan[i].n_seqs, &x->plan[i].of);
 	e = x->bytes ? cudaMemcpyAsync(x->block, host, x->bytes, cudaMemcpyHostToDevice, c->stream) : cudaSuccess;
 	return e == cudaSuccess ? cudaGraphLaunch(x->exec, c->stream) : e;
 }

@@ -20,8 +20,9 @@ void cuda_graphs_done(struct dev *d);
 /* While a run is noted: it takes along this host array, this batch's tables; the array's ids lie below `below`, or are OP_GIVEN where `given`. */
 void graph_note(struct dev *d, const void *host, size_t bytes);
 void graph_note_ids(struct dev *d, const uint32_t *host, int n, uint32_t below, bool given);
-int graph_note_plan(struct dev *d, const struct attn_seq *seqs, int n_seqs, const struct kv_pool *p, int nh); /* 0, or -errno: no scratch for it */
+struct plan_of;
+int graph_note_plan(struct dev *d, const struct attn_seq *seqs, int n_seqs, const struct plan_of *of); /* 0, or -errno: no scratch for it */
 /* While it is captured: where the graph has them. */
 int graph_index(struct dev *d, const void *host, size_t bytes, const void **ret);
 struct plan_room;
-int graph_plan(struct dev *d, const struct attn_seq *seqs, int n_seqs, int nh, const char **ret, struct plan_room *ret_room);
+int graph_plan(struct dev *d, const struct attn_seq *seqs, int n_seqs, const struct plan_of *of, const char **ret, struct plan_room *ret_room);

@@ -16,6 +16,8 @@ extern "C" {
 enum {
 	CK_BLOCK = 32,       /* keys of one softmax step, at absolute positions */
 	CK_SPLIT = 256,      /* positions that one block of threads goes over in decoding; a multiple of CK_BLOCK */
+	CK_PROMPT_SPLIT = 1024, /* the same of a prompt's rows on tensor cores; a multiple of CK_PROMPT_TILE */
+	CK_PROMPT_TILE = 64, /* keys of one of their softmax steps, and query rows of one block of threads */
 	CK_WARPS = 8,        /* of one block of threads */
 	CK_TILE = 32,        /* query rows of one block of threads at most */
 	CK_MAX_D = 128,      /* widest head */
@@ -50,7 +52,7 @@ cudaError_t ck_topk(cudaStream_t s, uint32_t *ids, float *vals, float *lse, cons
 cudaError_t ck_name(cudaStream_t s, uint32_t *ids, float *logp, uint32_t *first, const uint32_t *best, const float *vals, const float *lse, const uint32_t *names,
 		    int M, int N, int K);
 
-/* ---- attn.cu: pages are [layer][page][kv head][page_tok][d] ---- */
+/* ---- attn.cu, prompt.cu: pages are [layer][page][kv head][page_tok][d] ---- */
 struct ck_kv {
 	void *k, *v; /* of the layer */
 	int wide;    /* 1: f32, 0: bf16 */
@@ -61,10 +63,11 @@ cudaError_t ck_kv_write(cudaStream_t s, const struct ck_kv *kv, const float *k, 
 cudaError_t ck_kv_copy(cudaStream_t s, void *pages, void *tmp, int wide, int n_layer, size_t layer_elems, int n_kv, int d, int page_tok,
 		       const uint32_t *to, const uint32_t *from, int n);
 
-/* Rows [row, row+n) of the batch, of one sequence, times `heads` query heads of each group: n*heads <= CK_TILE */
+/* Rows [row, row+n) of the batch, of one sequence, times `heads` query heads of each group: n*heads <= CK_TILE.
+ * Of a prompt on tensor cores: n*heads <= CK_PROMPT_TILE, positions from one multiple of CK_PROMPT_TILE / min(group, CK_PROMPT_TILE) to the next at most. */
 struct ck_tile {
 	int32_t row, n, head0, heads; /* n 0: nothing to do */
-	int32_t split; /* positions [split*CK_SPLIT, +CK_SPLIT) */
+	int32_t split; /* positions [split*CK_SPLIT, +CK_SPLIT), or of CK_PROMPT_SPLIT */
 };
 /* Of one row of the batch */
 struct ck_row {
@@ -72,21 +75,27 @@ struct ck_row {
 	int32_t tree0;  /* positions below lie in their places; from here on in path's. INT32_MAX: no tree */
 	int32_t path;   /* into paths: places of positions tree0.., relative to tree0 */
 	int32_t pages;  /* into pages */
-	int32_t splits; /* hi / CK_SPLIT + 1 */
+	int32_t splits; /* hi / CK_SPLIT + 1, or of CK_PROMPT_SPLIT */
 	int32_t part;   /* when splits > 1: its partial results, [splits][nh] from there on */
 };
 struct ck_attn {
 	struct ck_kv kv;
-	const struct ck_tile *tiles;
+	const struct ck_tile *tiles, *prompt; /* on FP32 units, on tensor cores */
 	const struct ck_row *rows;
 	const uint32_t *pages;
 	const int16_t *paths;
 	const float *q;
 	float *out, *parts; /* parts [n][2+d]: max, sum, accumulators; NULL: every row has one split */
-	int ldq, ldo, nh, n_tiles, M;
+	int ldq, ldo, nh, n_tiles, n_prompt, M;
 	float scale;
 };
 cudaError_t ck_attn(cudaStream_t s, const struct ck_attn *a);
+cudaError_t ck_attn_prompt(cudaStream_t s, const struct ck_attn *a); /* the tiles of `prompt` alone, without the merge */
+/* Heads that the tensor cores' kernels know */
+static inline int ck_tensor(int hd)
+{
+	return hd == 64 || hd == 128;
+}
 
 /* ---- ttt.cu ---- */
 struct ck_ttt {
@@ -95,7 +104,7 @@ struct ck_ttt {
 	const float *q, *out, *lse, *dout;
 	float *o, *l, *dq, *delta; /* delta [n,nh] scratch */
 	const uint32_t *seg;      /* or NULL: row t sees trunk keys seg[t]..t */
-	const uint16_t *kb, *vb, *qb, *dob; /* bf16 of k[0], v[0], q, dout: the trunk goes over tensor cores (hd as ck_ttt_tensor says); NULL: f32.
+	const uint16_t *kb, *vb, *qb, *dob; /* bf16 of k[0], v[0], q, dout: the trunk goes over tensor cores (hd as ck_tensor says); NULL: f32.
 					     * qb and dob backward only */
 	const uint32_t *lo, *hi;  /* or: keys [lo[t], hi[t]) of a further block, merged into o, l and dq as they are */
 	int n_steps, n, nk, nh, nkv, hd; /* n query rows, nk keys */
@@ -105,10 +114,6 @@ cudaError_t ck_ttt_forward(cudaStream_t s, const struct ck_ttt *t);
 cudaError_t ck_ttt_backward(cudaStream_t s, const struct ck_ttt *t);
 
 /* ---- ttt_tensor.cu ---- */
-static inline int ck_ttt_tensor(int hd) /* heads that it knows */
-{
-	return hd == 64 || hd == 128;
-}
 cudaError_t ck_ttt_tensor_forward(cudaStream_t s, const struct ck_ttt *t);
 cudaError_t ck_ttt_tensor_backward(cudaStream_t s, const struct ck_ttt *t); /* dq, dk[0], dv[0] and delta */
 

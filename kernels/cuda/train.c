@@ -50,7 +50,7 @@ struct rounded {
 
 static int round_off(struct dev *d, const struct ck_ttt *t, const struct rounded *x, int count, size_t more, void **ret_more)
 {
-	bool tensor = cuda_of(d)->q.math == MATH_FAST && ck_ttt_tensor(t->hd);
+	bool tensor = cuda_of(d)->q.math == MATH_FAST && ck_tensor(t->hd);
 	size_t bytes = 0;
 	void *at = NULL;
 	for (int i = 0; i < count && tensor; i++)

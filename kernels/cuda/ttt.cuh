@@ -14,11 +14,6 @@ static __device__ inline int last_key(const struct ck_ttt *t, int row)
 	return t->hi ? (int)t->hi[row] - 1 : row;
 }
 
-static __device__ inline int max_int(int a, int b)
-{
-	return a > b ? a : b;
-}
-
 /* Element of channel 0 of (row, head) in an array of nh heads a row */
 static __device__ inline size_t head_at(const struct ck_ttt *t, int row, int head, int heads)
 {

@@ -11,15 +11,10 @@
  * 64 keys of a block reaches all the block's rows. Blocks that no row of a tile sees are not read.
  */
 #include "kernels/cuda/ttt.cuh"
-#include "kernels/cuda/tensor.cuh"
+#include "kernels/cuda/tensor_attn.cuh"
 #include <limits.h>
 
-enum { TILE = 64, FWD_THREADS = 128, BACK_THREADS = 256, SUBS = TILE / SUB, LD_S = TILE + 4, LD_P = TILE + 8 };
-
-/* Elements between two rows of 16 bits, [64][hd], and of 32 bits: 16 bytes more, so that rows begin in different banks */
-template <int HD> struct wide {
-	enum { H = HD + 8, F = HD + 4, TILES = 2 * TILE * H /* of two tiles; they take 64 rows of f32, too */ };
-};
+enum { BACK_THREADS = 256 };
 
 /* Rows [row, row+64) of one head into shared memory; those from n on are zero. All threads take part. */
 template <int HD, int N> static __device__ inline void load_tile(bf16 *to, const uint16_t *from, int row, int n, int head, int heads)
@@ -61,89 +56,6 @@ static __device__ inline void find_bounds(struct bounds *b, const struct ck_ttt 
 
 /* ---- forward ---- */
 
-/* One of a warp's 16 rows, held by lanes r and r+16, in powers of 2 */
-struct online {
-	float max, sum;
-};
-
-/* Scores S [16][68] of 64 keys, of which the row sees lo to hi, become P [16][72]; keep [16]: what was summed before counts that much. */
-static __device__ inline void soften(struct online *x, bf16 *P, float *keep, const float *S, int lo, int hi, float scale)
-{
-	enum { HALF = TILE / 2 };
-	int r = (int)threadIdx.x % SUB, c0 = (int)threadIdx.x % WARP / SUB * HALF;
-	float s[HALF], top = -INFINITY, sum = 0;
-	UNROLL
-	for (int i = 0; i < HALF; i += 4) {
-		float4 v = *(const float4 *)(S + r * LD_S + c0 + i);
-		s[i] = v.x, s[i + 1] = v.y, s[i + 2] = v.z, s[i + 3] = v.w;
-	}
-	UNROLL
-	for (int i = 0; i < HALF; i++) {
-		s[i] = c0 + i >= lo && c0 + i <= hi ? s[i] * scale : -INFINITY;
-		top = fmaxf(top, s[i]);
-	}
-	top = fmaxf(x->max, fmaxf(top, __shfl_xor_sync(FULL, top, SUB)));
-	float base = top == -INFINITY ? 0 : top; /* of a row that has seen no key all is 0, of NaN alone NaN */
-	UNROLL
-	for (int i = 0; i < HALF; i++) {
-		s[i] = exp2f(s[i] - base);
-		sum += s[i];
-	}
-	UNROLL
-	for (int i = 0; i < HALF; i += 8) {
-		uint4 v = {two_bf16(s[i], s[i + 1]), two_bf16(s[i + 2], s[i + 3]), two_bf16(s[i + 4], s[i + 5]), two_bf16(s[i + 6], s[i + 7])};
-		*(uint4 *)(P + r * LD_P + c0 + i) = v;
-	}
-	float had = exp2f(x->max - base);
-	x->sum = x->sum * had + sum + __shfl_xor_sync(FULL, sum, SUB);
-	x->max = top;
-	if (c0 == 0)
-		keep[r] = had;
-}
-
-/* A block of keys against the warp's 16 query rows */
-template <int HD>
-static __device__ inline void attend_tile(sums o[HD / SUB], struct online *x, const factor_a q[HD / SUB], const struct places *at, const bf16 *K, const bf16 *V, float *S, bf16 *P, float *keep,
-					  int lo, int hi, float scale)
-{
-	shared_at k_at = at_shared(K), v_at = at_shared(V), p_at = at_shared(P);
-	UNROLL_BY(1)
-	for (int n = 0; n < SUBS; n++) {
-		sums s;
-		wmma::fill_fragment(s, 0.0f);
-		UNROLL
-		for (int k = 0; k < HD / SUB; k++) {
-			factor_bt b;
-			load_factor<wide<HD>::H>(b, k_at, n * SUB * wide<HD>::H + k * SUB);
-			wmma::mma_sync(s, q[k], b, s);
-		}
-		wmma::store_matrix_sync(S + n * SUB, s, LD_S, wmma::mem_row_major);
-	}
-	__syncwarp();
-	soften(x, P, keep, S, lo, hi, scale);
-	__syncwarp();
-	float had[EACH];
-	UNROLL
-	for (int i = 0; i < EACH; i++)
-		had[i] = keep[place_row(at, i)];
-	UNROLL
-	for (int n = 0; n < HD / SUB; n++)
-		UNROLL
-		for (int i = 0; i < EACH; i++)
-			o[n].x[i] *= had[i];
-	UNROLL_BY(1)
-	for (int k = 0; k < SUBS; k++) {
-		factor_a p;
-		load_factor<LD_P>(p, p_at, k * SUB);
-		UNROLL
-		for (int n = 0; n < HD / SUB; n++) {
-			factor_b b;
-			load_factor<wide<HD>::H>(b, v_at, k * SUB * wide<HD>::H + n * SUB);
-			wmma::mma_sync(o[n], p, b, o[n]);
-		}
-	}
-}
-
 /* Later rows have more keys: they begin first. */
 static __device__ inline int heavy_first(void)
 {
@@ -151,30 +63,17 @@ static __device__ inline int heavy_first(void)
 }
 
 template <int HD> struct forward_memory {
-	bf16 kv[wide<HD>::TILES]; /* q before, the sums after */
-	float S[FWD_THREADS / WARP][SUB * LD_S];
-	bf16 P[FWD_THREADS / WARP][SUB * LD_P];
-	float keep[FWD_THREADS / WARP][SUB];
+	struct tensor_memory<HD> m;
 	struct bounds b;
 };
 
 /* What the warp summed up, a row at a time */
 template <int HD> static __device__ inline void finish_tile(const struct ck_ttt *t, sums o[HD / SUB], const struct online *x, float *rows, int t0, int head)
 {
-	enum { F = wide<HD>::F };
-	int lane = (int)threadIdx.x % WARP;
-	UNROLL
-	for (int n = 0; n < HD / SUB; n++)
-		wmma::store_matrix_sync(rows + n * SUB, o[n], F, wmma::mem_row_major);
-	__syncwarp();
+	lay_rows<HD>(rows, o);
 	UNROLL_BY(1)
 	for (int r = 0; r < SUB; r++) {
-		struct softmax_row st;
-		st.max = __shfl_sync(FULL, x->max, r) * 0.69314718f; /* ln 2 */
-		st.sum = __shfl_sync(FULL, x->sum, r);
-		UNROLL
-		for (int i = 0; i < CHANNELS; i++)
-			st.acc[i] = lane + i * WARP < HD ? rows[r * F + lane + i * WARP] : 0;
+		struct softmax_row st = take_row<HD>(rows, x, r);
 		if (t0 + r < t->n)
 			finish_row(t, t0 + r, head, &st, t->q + head_at(t, t0 + r, head, t->nh), t->scale);
 	}
@@ -183,11 +82,12 @@ template <int HD> static __device__ inline void finish_tile(const struct ck_ttt 
 template <int HD> static __global__ void __launch_bounds__(FWD_THREADS, 3) tensor_forward_kernel(struct ck_ttt t)
 {
 	DYNAMIC_SHARED(mem);
-	struct forward_memory<HD> *m = (struct forward_memory<HD> *)mem;
+	struct forward_memory<HD> *f = (struct forward_memory<HD> *)mem;
+	struct tensor_memory<HD> *m = &f->m;
 	enum { H = wide<HD>::H };
 	int warp = (int)threadIdx.x / WARP, t0 = heavy_first(), head = (int)blockIdx.y, kv_head = head / (t.nh / t.nkv), lo, hi, mine = warp * SUB + (int)threadIdx.x % SUB;
 	bf16 *K = m->kv, *V = K + TILE * H;
-	find_bounds(&m->b, &t, t0, &lo, &hi);
+	find_bounds(&f->b, &t, t0, &lo, &hi);
 	UNROLL_BY(8)
 	for (int i = (int)threadIdx.x; i < TILE * HD; i += FWD_THREADS)
 		K[i / HD * H + i % HD] = __float2bfloat16_rn(t0 + i / HD < t.n ? t.q[head_at(&t, t0 + i / HD, head, t.nh) + (size_t)(i % HD)] : 0);
@@ -206,16 +106,10 @@ template <int HD> static __global__ void __launch_bounds__(FWD_THREADS, 3) tenso
 		load_tile<HD, FWD_THREADS>(K, t.kb, first, t.nk, kv_head, t.nkv);
 		load_tile<HD, FWD_THREADS>(V, t.vb, first, t.nk, kv_head, t.nkv);
 		__syncthreads();
-		attend_tile<HD>(o, &x, q, &at, K, V, m->S[warp], m->P[warp], m->keep[warp], m->b.lo[mine] - first, m->b.hi[mine] - first, t.scale * 1.44269504f /* log2 e */);
+		attend_tile<HD>(o, &x, q, &at, K, V, m->S[warp], m->P[warp], m->keep[warp], f->b.lo[mine] - first, f->b.hi[mine] - first, t.scale * 1.44269504f /* log2 e */);
 	}
 	__syncthreads();
 	finish_tile<HD>(&t, o, &x, (float *)m->kv + warp * SUB * wide<HD>::F, t0 + warp * SUB, head);
-}
-
-/* Shared memory that a kernel needs, asked for */
-static cudaError_t allow(const void *kernel, size_t bytes)
-{
-	return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
 static unsigned tiles(int n)

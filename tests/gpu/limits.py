@@ -22,6 +22,8 @@ for math in ("strict", "fast"):
     r = by.get(f"linear {math}, 1 rows")
     if r:
         line(f"decode: weights read at one row, {math}, of a copy's rate", r["of_limit"], 0.7)
+if "prefill attention" in by:
+    line("prefill attention, fast, of a bf16 product", by["prefill attention"]["of_limit"], 0.15)
 if "TTT attention forward and backward" in by:  # what a whole step needs of it: kernels/cuda/README.md
     line("TTT attention, of a bf16 product", by["TTT attention forward and backward"]["of_limit"], 0.15)
 for r in rows:

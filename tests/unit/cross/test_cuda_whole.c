@@ -286,6 +286,56 @@ static void decode(void **state)
 	}
 }
 
+/* Fast mode with a head of 64, on an emulated device, whose products do not depend on the number of rows: then what attention computes of a prompt's rows shows alone. What is said
+ * together, drafted, in small chunks, by requests that share prefixes and lose their pages, has the tokens and log-probabilities of each alone. */
+static void fast_prompts(void **state)
+{
+	(void)state;
+	static struct job jobs[JOBS], ref;
+	struct errtext e = {0};
+	struct engine_status s;
+	struct engine *g[2];
+	char dir[64], sha[65];
+	struct dev *d = open_dev(MATH_FAST);
+	if (!strstr(d->about, "emulated")) {
+		dev_free(d);
+		print_message("skip: products in fast mode depend on the number of rows\n");
+		skip();
+	}
+	struct llama *target = toy_target_of(d, 0.15f, DT_BF16, true);
+	assert_non_null(target);
+	for (int i = 0; i < 2; i++) {
+		struct engine_options o = {.dev = d, .target = target, .max_seqs = i ? 1 : 3, .max_queue = 16, .max_context = 160, .kv_tokens = 256, .prefix = i ? PREFIX_OFF : PREFIX_ALL,
+					   .prefill_chunk = i ? 100 : 13, .draft_k = 4, .draft_mode = DRAFT_CHAIN, .eog_ids = {2, 77}, .n_eog = 2};
+		must(engine_new(&o, &g[i], &e), &e);
+	}
+	snprintf(dir, sizeof dir, "/tmp/redraft-cuda-%d-fast", (int)getpid());
+	must(toy_draft(dir, TOY_AGREES, 11, 2, &e), &e);
+	must(engine_load(g[0], 1, dir, sha, &e), &e);
+	must(engine_activate(g[0], 1, false, 0, &e), &e);
+	for (int i = 0; i < JOBS; i++) {
+		job_random(&jobs[i], (uint64_t)(300 + i), 70 + 9 * i, 50);
+		memcpy(jobs[i].prompt, jobs[0].prompt, (size_t)(i % 2 ? 45 : 0) * sizeof *jobs[i].prompt);
+		jobs[i].logprobs = jobs[i].ignore_eos = true;
+		assert_int_equal(job_submit(g[0], &jobs[i]), 0);
+	}
+	for (int i = 0; i < JOBS; i++)
+		job_wait(&jobs[i]);
+	engine_status(g[0], &s);
+	engine_free(g[0]);
+	for (int i = 0; i < JOBS; i++) {
+		ask(g[1], &jobs[i], &ref);
+		if (!job_same(&ref, &jobs[i]))
+			fail_msg("request %d is not what it is alone", i);
+	}
+	print_message("%llu preempted\n", (unsigned long long)s.preemptions);
+	assert_true(s.preemptions >= 1);
+	engine_free(g[1]);
+	llama_free(target);
+	dev_free(d);
+	assert_int_equal(fs_remove_tree(dir), 0);
+}
+
 /* The same requests twice on emulated devices, of which the second claims that the host sees its memory: there a chain goes level by level.
  * All is the same, what was proposed too: with texts that end inside a chain, with several requests, and with a draft whose numbers overflow. */
 static void chains(void **state)
@@ -568,7 +618,7 @@ static void rounds(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest whole[] = {cmocka_unit_test(ttt_step), cmocka_unit_test(budget), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode)};
+	const struct CMUnitTest whole[] = {cmocka_unit_test(ttt_step), cmocka_unit_test(budget), cmocka_unit_test(chain_equals_ttt), cmocka_unit_test(decode), cmocka_unit_test(fast_prompts)};
 	const struct CMUnitTest by_round[] = {cmocka_unit_test(chains), cmocka_unit_test(graphs), cmocka_unit_test(loads_beside), cmocka_unit_test(spare), cmocka_unit_test(rounds)};
 	return CUDA_ROUNDS ? cmocka_run_group_tests(by_round, NULL, NULL) : cmocka_run_group_tests(whole, NULL, NULL);
 }

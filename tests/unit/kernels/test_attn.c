@@ -3,82 +3,9 @@
  * sequence is chunked, whatever other sequences share the batch, wherever its
  * pages lie, for any number of threads, and with NaN in memory it may not see.
  */
-#include "kt.h"
-
-struct shape {
-	int nh, nkv, hd;
-};
+#include "paged.h"
 
 static const struct shape shapes[] = {{9, 3, 64}, {4, 4, 20}, {6, 1, 8}, {2, 2, 128}};
-enum { PAGES = 64, TOK = 32, LAYERS = 2 };
-
-/* A sequence of T positions whose keys and values sit in a pool at scattered pages */
-struct sequence {
-	int T;
-	uint32_t pages[PAGES];
-	real *q, *k, *v; /* [T, heads*hd] */
-};
-
-static void sequence_new(struct sequence *s, const struct shape *sh, int T, uint32_t first_page, uint32_t step)
-{
-	*s = (struct sequence){.T = T};
-	for (uint32_t i = 0; i < PAGES; i++)
-		s->pages[i] = (first_page + i * step) % PAGES;
-	s->q = kt_reals((size_t)(T * sh->nh * sh->hd), 2);
-	s->k = kt_reals((size_t)(T * sh->nkv * sh->hd), 2);
-	s->v = kt_reals((size_t)(T * sh->nkv * sh->hd), 1);
-}
-
-static void sequence_write(struct dev *d, struct kv_pool *p, int layer, const struct sequence *s)
-{
-	uint32_t *slots = malloc((size_t)s->T * sizeof *slots);
-	assert_non_null(slots);
-	for (int t = 0; t < s->T; t++)
-		slots[t] = s->pages[t / TOK] * TOK + (uint32_t)(t % TOK);
-	assert_int_equal(d->ops->kv_write(d, p, layer, s->k, s->v, p->n_kv * p->d, slots, s->T), 0);
-	kt_free(slots);
-}
-
-static void sequence_done(struct sequence *s)
-{
-	kt_free(s->q);
-	kt_free(s->k);
-	kt_free(s->v);
-}
-
-static void pool_new_of(struct dev *d, struct kv_pool *p, const struct shape *sh, enum dtype type)
-{
-	*p = (struct kv_pool){.n_layer = LAYERS, .n_kv = sh->nkv, .d = sh->hd, .page_tok = TOK, .n_pages = PAGES, .type = type};
-	assert_int_equal(d->ops->kv_new(d, p), 0);
-}
-
-static double held(double x, enum dtype type)
-{
-	return type == DT_BF16 ? (double)bf16_to_f32(f32_to_bf16((float)x)) : x;
-}
-
-static void reference(double *out, const struct sequence *s, const struct shape *sh, enum dtype type, double scale)
-{
-	int group = sh->nh / sh->nkv, hd = sh->hd;
-	double *p = kt_doubles((size_t)s->T);
-	for (int t = 0; t < s->T; t++)
-		for (int h = 0; h < sh->nh; h++) {
-			const real *q = s->q + (t * sh->nh + h) * hd;
-			double max = -1e300, sum = 0, *o = out + (t * sh->nh + h) * hd;
-			for (int i = 0; i <= t; i++) {
-				p[i] = 0;
-				for (int c = 0; c < hd; c++)
-					p[i] += (double)q[c] * held((double)s->k[(i * sh->nkv + h / group) * hd + c], type) * scale;
-				max = p[i] > max ? p[i] : max;
-			}
-			for (int i = 0; i <= t; i++)
-				sum += p[i] = exp(p[i] - max);
-			for (int i = 0; i <= t; i++)
-				for (int c = 0; c < hd; c++)
-					o[c] += p[i] / sum * held((double)s->v[(i * sh->nkv + h / group) * hd + c], type);
-		}
-	kt_free(p);
-}
 
 static void against_reference(void **state)
 {
@@ -95,7 +22,7 @@ static void against_reference(void **state)
 			sequence_write(d, &p, 1, &s);
 			double *ref = kt_doubles((size_t)(T * w)), scale = 1 / sqrt(sh->hd);
 			real *out = kt_reals((size_t)(T * ld), 1), *flat = kt_reals((size_t)(T * w), 1);
-			reference(ref, &s, sh, (enum dtype)type, (double)(real)scale);
+			reference(ref, &s, 0, T, sh, (enum dtype)type, (double)(real)scale);
 			struct attn_seq seq = {.pages = s.pages, .n_rows = T};
 			assert_int_equal(d->ops->attn(d, out, ld, s.q, w, &p, 1, &seq, 1, sh->nh, (real)scale), 0);
 			for (int t = 0; t < T; t++)

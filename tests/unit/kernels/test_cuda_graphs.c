@@ -7,7 +7,7 @@
 #include "tests/cuemu/include/cuda_runtime_api.h"
 #include <dlfcn.h>
 
-enum { M = 3, N = 50, K = 64, PAGES = 30, MIB = 1 << 20 };
+enum { M = 3, N = 50, K = 64, PAGES = 36, MIB = 1 << 20 };
 
 struct work {
 	struct dev *d;
@@ -19,7 +19,7 @@ struct work {
 	int16_t parent[M];
 	struct attn_seq seq;
 	int key, wrong; /* 1: takes memory, 2: waits */
-	bool emulated;
+	bool prompt, emulated;
 };
 
 static int run(void *arg)
@@ -42,13 +42,13 @@ static int run(void *arg)
 	return r ? r : o->copy_rows(k->d, k->out, N, k->z, N, k->rows, M, N);
 }
 
-static void work_open(struct work *k, bool graphs, const char *fault)
+static void work_open_as(struct work *k, enum dev_math math, bool graphs, const char *fault)
 {
 	float *w = kt_floats(N * K, 1), *past = kt_floats(PAGES * 32 * K, 1);
 	struct errtext e = {""};
 	memset(k, 0, sizeof *k);
 	(void)(fault ? setenv("CUEMU_FAULT", fault, 1) : unsetenv("CUEMU_FAULT"));
-	int r = dev_new(&(struct dev_options){.kind = DEV_CUDA, .threads = 1, .graphs = graphs}, &k->d, &e);
+	int r = dev_new(&(struct dev_options){.kind = DEV_CUDA, .threads = 1, .math = math, .graphs = graphs}, &k->d, &e);
 	if (r == -ENODEV || r == -ENOTSUP) {
 		print_message("skip: %s\n", e.text);
 		skip();
@@ -68,6 +68,11 @@ static void work_open(struct work *k, bool graphs, const char *fault)
 	assert_int_equal(o->upload(k->d, k->kv.k, past, PAGES * 32 * K * sizeof *past), 0);
 	assert_int_equal(o->upload(k->d, k->kv.v, past, PAGES * 32 * K * sizeof *past), 0);
 	kt_free(w), kt_free(past);
+}
+
+static void work_open(struct work *k, bool graphs, const char *fault)
+{
+	work_open_as(k, MATH_STRICT, graphs, fault);
 }
 
 static void work_close(struct work *k)
@@ -96,7 +101,7 @@ static int one(struct work *k, uint32_t round, int n_past, bool tree, real out[M
 		k->rows[i] = (i + round) % M;
 		k->parent[i] = i ? 0 : -1;
 	}
-	k->seq = (struct attn_seq){.pages = k->pages, .n_past = n_past, .n_rows = M, .parent = tree ? k->parent : NULL, .tree0 = n_past};
+	k->seq = (struct attn_seq){.pages = k->pages, .n_past = n_past, .n_rows = M, .parent = tree ? k->parent : NULL, .tree0 = n_past, .prompt = k->prompt};
 	int r = o->upload(k->d, k->given, &given, sizeof given);
 	r = r ? r : o->repeat(k->d, &k->key, sizeof k->key, run, k);
 	return r ? r : o->download(k->d, out, k->out, M * N * sizeof *out);
@@ -167,6 +172,36 @@ static void same_bits(void **state)
 	k[0].d->ops->weight_free(k[0].d, &wide);
 	k[0].d->ops->free(k[0].d, big), k[0].d->ops->free(k[0].d, tall);
 	kt_free(w);
+	for (int i = 0; i < 2; i++)
+		work_close(&k[i]);
+}
+
+/* A prompt's rows on tensor cores and others by turns, over a tile's border and a split's */
+static void prompts(void **state)
+{
+	(void)state;
+	static const struct { int n_past; bool prompt; } shape[] = {{5, true}, {62, true}, {700, true}, {5, false}, {300, false}, {1021, true}, {1022, true}, {1030, true}, {20, true}};
+	enum { SHAPES = sizeof shape / sizeof *shape, GRAPHS = 6 /* a page or eight, a context, over a split in two sizes of page tables; plain: short, over a split */ };
+	struct work k[2];
+	real out[2][M * N];
+	for (int i = 0; i < 2; i++) {
+		kt_seed(96);
+		work_open_as(&k[i], MATH_FAST, i == 0, NULL);
+	}
+	bool counted = k[0].emulated;
+	long made = counted ? called("cudaGraphInstantiate") : 0, launched = counted ? called("cudaGraphLaunch") : 0;
+	for (uint32_t round = 0; round < 3 * SHAPES; round++) {
+		for (int i = 0; i < 2; i++) {
+			k[i].prompt = shape[round % SHAPES].prompt;
+			assert_int_equal(one(&k[i], round, shape[round % SHAPES].n_past, false, out[i]), 0);
+		}
+		assert_memory_equal(out[0], out[1], sizeof out[0]);
+	}
+	if (counted) {
+		assert_int_equal(called("cudaGraphInstantiate") - made, GRAPHS);
+		assert_int_equal(called("cudaGraphLaunch") - launched, 3 * SHAPES - GRAPHS);
+	}
+	assert_string_equal(k[0].d->graphs, "");
 	for (int i = 0; i < 2; i++)
 		work_close(&k[i]);
 }
@@ -395,7 +430,7 @@ static void long_context(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits), cmocka_unit_test(many_keys), cmocka_unit_test(short_of_memory), cmocka_unit_test(long_context),
+	const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits), cmocka_unit_test(prompts), cmocka_unit_test(many_keys), cmocka_unit_test(short_of_memory), cmocka_unit_test(long_context),
 					   cmocka_unit_test(faults), cmocka_unit_test(the_stand_in)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

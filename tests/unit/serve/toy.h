@@ -25,6 +25,7 @@ enum toy_kind { TOY_RANDOM, TOY_AGREES, TOY_OVERFLOW, TOY_LEANS };
 struct toy_source {
 	uint64_t seed;
 	float residual;
+	bool one_head; /* of 64 */
 	float *made; /* the tensor last asked for */
 };
 
@@ -80,6 +81,8 @@ static inline int toy_get(void *ctx, const char *name, struct tensor_view *ret, 
 	struct toy_source *t = ctx;
 	(void)e;
 	toy_shape(name, &ret->rows, &ret->cols);
+	if (t->one_head && (strstr(name, "k_proj") || strstr(name, "v_proj")))
+		ret->rows = TOY_H;
 	size_t n = (size_t)ret->rows * (size_t)ret->cols;
 	free(t->made);
 	t->made = malloc(n * sizeof *t->made);
@@ -102,17 +105,24 @@ static inline struct llama_config toy_config(void)
 	return c;
 }
 
-static inline struct llama *toy_target(struct dev *d, float residual, enum dtype type)
+static inline struct llama *toy_target_of(struct dev *d, float residual, enum dtype type, bool one_head)
 {
-	struct toy_source t = {.seed = 7, .residual = residual};
+	struct toy_source t = {.seed = 7, .residual = residual, .one_head = one_head};
 	struct tensor_source s = {.get = toy_get, .ctx = &t};
 	struct llama_config c = toy_config();
+	if (one_head)
+		c.n_head = c.n_kv = 1, c.hd = TOY_H;
 	struct llama *m = NULL;
 	struct errtext e = {0};
 	if (llama_load(d, &c, &s, type, &m, &e))
 		fprintf(stderr, "toy target: %s\n", e.text);
 	free(t.made);
 	return m;
+}
+
+static inline struct llama *toy_target(struct dev *d, float residual, enum dtype type)
+{
+	return toy_target_of(d, residual, type, false);
 }
 
 /* A checkpoint folder for the toy target; n_kv 2 is the family's shape. dir is made. */
