@@ -73,10 +73,10 @@ static int step_attention(struct replay *p, int k, int n)
 	struct ttt_step *s = &t->step[k];
 	struct ttt_kv kv;
 	if (k == 0) {
-		TRY(ttt_project(t, 0, s->g, NULL, n, p->r->pos));
+		TRY(ttt_project(t, 0, s->g, NULL, 0, n, p->r->pos));
 		TRY(spread(t, s, NULL, n));
 	} else {
-		TRY(ttt_project(t, k, t->e, p->rows, p->m, p->r->pos));
+		TRY(ttt_project(t, k, t->e, p->rows, 0, p->m, p->r->pos));
 		for (int i = 0; i < n; i++)
 			t->inverse[i] = 0;
 		for (int i = 0; i < p->m; i++)

@@ -69,6 +69,7 @@ struct ttt {
 	/* one allocation for the activations, cut for cap_rows x cap_steps */
 	enum ttt_mode mode;
 	int cap_rows, cap_att, cap_steps, n, n_steps;
+	int lead;                  /* rows from the first on of which only step 0's keys and values count (ttt_lead) */
 	real *arena;
 	struct ttt_step step[TTT_MAX_STEPS + 1]; /* [n_steps].g is the last feedback */
 	real *f;         /* [n,3H_t] */
@@ -92,7 +93,7 @@ struct ttt {
 	real *tz, *tp;   /* dense teachers of a chunk: [head_chunk,H_t] final states, [head_chunk,V_d]; made at first use */
 
 	/* host scratch, cap_rows each */
-	uint32_t *pos_k, *rows, *inverse, *argmax;
+	uint32_t *pos_k, *rows, *inverse, *argmax, *seg;
 	real *weight, *row_loss, *row_alpha, *host_e;
 };
 
@@ -139,9 +140,13 @@ int MUSTCHECK ttt_zero(const struct ttt *t, real *p, size_t n);
 /* Features and embedded tokens in, step 0's feature and the shared token half out.
  * ids [n+1] host, features [n,3H_t] host. -EINVAL: an id >= V. */
 int MUSTCHECK ttt_begin(struct ttt *t, int n, int n_steps, const uint32_t *ids, const real *features);
-/* One step on the m rows `rows` (NULL: rows 0..m-1) from their features g [m,H]:
- * qkv [m,QKV] with RoPE applied at pos[row]+k. pos [n] host. */
-int MUSTCHECK ttt_project(struct ttt *t, int k, const real *g, const uint32_t *rows, int m, const uint32_t *pos);
+/* Rows in front that have no weight at any step are context: later rows see their keys and values of step 0, and nothing else of theirs is asked
+ * for. So the steps leave them out: of theirs only what leads to those keys and values is computed, forth and back. Between ttt_begin, which
+ * says 0, and ttt_forward; 0 where ranks share the sequence. What is computed of the other rows is the same, bit for bit; sums over rows begin later. */
+void ttt_lead(struct ttt *t, const struct train_batch *b);
+/* One step on the m rows `rows` (NULL: rows first..first+m-1) from their features g [m,H]: qkv [m,QKV] (NULL: rows first.. of it)
+ * with RoPE applied at pos[row]+k. pos [n] host. */
+int MUSTCHECK ttt_project(struct ttt *t, int k, const real *g, const uint32_t *rows, int first, int m, const uint32_t *pos);
 /* h1 = g + attn Wo^T; h2 = h1 + mlp(h1), all [m,.] */
 int MUSTCHECK ttt_block(struct ttt *t, const real *g, const real *attn, real *h1, real *gu, real *h2, int m);
 /* norm_output: g = norm(h2) [m,H], the next step's feature; g may be h2. */

@@ -161,6 +161,7 @@ static int compute(struct trainer *t, const struct train_batch *b, struct train_
 	double sum;
 	TRY(seqpar_share(ttt->sp, b, 3 * ttt->c.H_t, t->opt.ttt_steps, &mine));
 	TRY(ttt_begin(ttt, mine.n, ttt->sp->n_steps, mine.ids, mine.features));
+	ttt_lead(ttt, &mine);
 	TRY(ttt_forward(ttt, mine.pos, mine.seg));
 	TRY(ttt_backward(ttt, t->opt.decay, t->opt.loss, &mine, &res));
 	TRY(comm_sum(ttt->sp->c, ttt->d, ttt->dw, ttt->lay.total));

@@ -39,6 +39,7 @@ int ttt_begin(struct ttt *t, int n, int n_steps, const uint32_t *ids, const real
 		TRY(seqpar_plan(t->sp, &(struct seq_part){.n = n}, n_steps));
 	TRY(ttt_reserve(t, n, n_steps));
 	t->n = n;
+	t->lead = 0;
 	t->n_steps = n_steps < n ? n_steps : n;
 	TRY(load_tokens(t, n, ids));
 	TRY(o->upload(t->d, t->f, features, (size_t)n * (size_t)F * sizeof(real)));
@@ -52,18 +53,28 @@ int ttt_begin(struct ttt *t, int n, int n_steps, const uint32_t *ids, const real
 	return 0;
 }
 
-int ttt_project(struct ttt *t, int k, const real *g, const uint32_t *rows, int m, const uint32_t *pos)
+void ttt_lead(struct ttt *t, const struct train_batch *b)
+{
+	int first = 0, most = t->n - t->n_steps; /* each step keeps a row */
+	while (first < t->n && !(b->mask[first] && b->in_vocab[first]))
+		first++;
+	first -= t->n_steps - 1; /* row t of step k is weighed as row t+k is */
+	t->lead = !seqpar_alone(t->sp) || first < 0 ? 0 : first < most ? first : most;
+}
+
+int ttt_project(struct ttt *t, int k, const real *g, const uint32_t *rows, int first, int m, const uint32_t *pos)
 {
 	const struct ops *o = t->d->ops;
 	int H = t->c.H, QKV = ttt_width_qkv(t);
+	real *qkv = t->qkv + (size_t)first * (size_t)QKV;
 	for (int i = 0; i < m; i++)
-		t->pos_k[i] = pos[rows ? rows[i] : (uint32_t)i] + (uint32_t)k;
+		t->pos_k[i] = pos[rows ? rows[i] : (uint32_t)(first + i)] + (uint32_t)k;
 	/* qkv = ew[row+k] + norm_hidden(g) Wqkv[:, H:]^T [m,QKV] */
-	TRY(o->copy_rows(t->d, t->qkv, QKV, t->ew + (size_t)k * (size_t)QKV, QKV, rows, m, QKV));
+	TRY(o->copy_rows(t->d, qkv, QKV, t->ew + (size_t)(first + k) * (size_t)QKV, QKV, rows, m, QKV));
 	TRY(o->rmsnorm(t->d, t->norm, H, t->rstd, g, H, ttt_w(t, E3_NORM_HIDDEN), t->c.rms_eps, m, H));
-	TRY(o->gemm(t->d, t->qkv, QKV, false, t->norm, H, true, ttt_w(t, E3_Q) + H, 2 * H, m, QKV, H, true));
+	TRY(o->gemm(t->d, qkv, QKV, false, t->norm, H, true, ttt_w(t, E3_Q) + H, 2 * H, m, QKV, H, true));
 	/* the heads of q and k lie side by side: one rotation */
-	TRY(o->rope(t->d, t->qkv, QKV, t->c.n_head + t->c.n_kv, t->c.hd, t->pos_k, t->inv_freq, t->mscale, m, false));
+	TRY(o->rope(t->d, qkv, QKV, t->c.n_head + t->c.n_kv, t->c.hd, t->pos_k, t->inv_freq, t->mscale, m, false));
 	return 0;
 }
 
@@ -110,18 +121,27 @@ int ttt_attend(struct ttt *t, int k)
 	return alone ? 0 : seqpar_to_rows(t->sp, k, &attn, 1);
 }
 
+/* What rows see: those that lead are asked for nothing, and see themselves alone, which is least work. */
+static const uint32_t *segments(struct ttt *t, const uint32_t *seg)
+{
+	for (int i = 0; t->lead && i < t->n; i++)
+		t->seg[i] = i < t->lead ? (uint32_t)i : seg ? seg[i] : 0;
+	return t->lead ? t->seg : seg;
+}
+
 int ttt_forward(struct ttt *t, const uint32_t *pos, const uint32_t *seg)
 {
+	size_t H = (size_t)t->c.H, Q = (size_t)ttt_width_q(t), I = (size_t)t->c.I, lead = (size_t)t->lead;
 	if (seqpar_alone(t->sp))
-		t->sp->seg = seg;
+		t->sp->seg = segments(t, seg);
 	for (int k = 0; k < t->n_steps; k++) {
 		struct ttt_step *s = &t->step[k];
-		int m = t->n - k;
-		TRY(ttt_project(t, k, s->g, NULL, m, pos));
+		int m = t->n - k, first = k ? t->lead : 0;
+		TRY(ttt_project(t, k, s->g + (size_t)first * H, NULL, first, m - first, pos)); /* rows before the first keep what step 0 left: any numbers do */
 		TRY(ttt_attend(t, k));
-		TRY(ttt_block(t, s->g, s->attn, s->h1, s->gu, s->h2, m));
+		TRY(ttt_block(t, s->g + lead * H, s->attn + lead * Q, s->h1 + lead * H, s->gu + lead * 2 * I, s->h2 + lead * H, m - t->lead));
 		if (t->c.norm_output) /* what the head reads is what is fed back */
-			TRY(ttt_feed_back(t, t->step[k + 1].g, s->h2, m));
+			TRY(ttt_feed_back(t, t->step[k + 1].g + lead * H, s->h2 + lead * H, m - t->lead));
 	}
 	return 0;
 }

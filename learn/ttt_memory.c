@@ -89,12 +89,13 @@ static void drop_arena(struct ttt *t)
 	free(t->rows);
 	free(t->inverse);
 	free(t->argmax);
+	free(t->seg);
 	free(t->weight);
 	free(t->row_loss);
 	free(t->row_alpha);
 	free(t->host_e);
 	t->arena = NULL;
-	t->pos_k = t->rows = t->inverse = t->argmax = NULL;
+	t->pos_k = t->rows = t->inverse = t->argmax = t->seg = NULL;
 	t->weight = t->row_loss = t->row_alpha = t->host_e = NULL;
 	t->cap_rows = t->cap_att = t->cap_steps = 0;
 }
@@ -229,11 +230,12 @@ int ttt_reserve(struct ttt *t, int n, int n_steps)
 	t->rows = calloc(m, sizeof *t->rows);
 	t->inverse = calloc(m, sizeof *t->inverse);
 	t->argmax = calloc(m, sizeof *t->argmax);
+	t->seg = calloc(m, sizeof *t->seg);
 	t->weight = calloc(m, sizeof *t->weight);
 	t->row_loss = calloc(m, sizeof *t->row_loss);
 	t->row_alpha = calloc(m, sizeof *t->row_alpha);
 	t->host_e = calloc(h, sizeof *t->host_e);
-	if (!t->arena || !t->pos_k || !t->rows || !t->inverse || !t->argmax || !t->weight || !t->row_loss || !t->row_alpha || !t->host_e) {
+	if (!t->arena || !t->pos_k || !t->rows || !t->inverse || !t->argmax || !t->seg || !t->weight || !t->row_loss || !t->row_alpha || !t->host_e) {
 		drop_arena(t);
 		return -ENOMEM;
 	}

@@ -7,7 +7,7 @@
  * object a line: {"figure","value","unit","against","ratio","ci","threads","commit","cpu"};
  * value is the median over the repetitions, ci their middle 80 %. The limit is the counted work of
  * a step (products, and the visible pairs of attention) at the FMA peak, which is measured before each
- * repetition; a table of where the time went, op by op, goes to stderr. Peak memory is that of the
+ * repetition; a table of where the time went, op by op, goes to stderr. BENCH_STEPS: other than 7 steps. Peak memory is that of the
  * whole process (embedding, teacher and features included), so each shape has its own
  * process: with no arguments this program runs itself.
  */
@@ -253,11 +253,39 @@ static void measure(struct dev *d, struct trainer *t, const struct train_batch *
 	emit("ttt_of_limit", b->n, share, reps, "of the FMA peak", "counted work", threads);
 }
 
+/* BENCH_LEAD: so many rows in front are context without weight. The step in turn with one in which the first of them has a weight of 0 and so nothing is left out. */
+static void measure_lead(struct trainer *t, struct train_batch *b, int lead, int threads)
+{
+	double took[2], rel[MAX_REPS];
+	struct train_result res;
+	uint8_t *mask = need((size_t)b->n);
+	real *weight = need((size_t)b->n * sizeof *weight);
+	int reps = 0;
+	for (int i = 0; i < b->n; i++) {
+		mask[i] = i >= lead;
+		weight[i] = i > 0;
+	}
+	b->mask = mask;
+	b->weight = weight;
+	for (; reps < MAX_REPS; reps++) {
+		for (int i = 0; i < 2; i++) {
+			bool whole = (reps + i) % 2;
+			double t0 = now();
+			mask[0] = whole;
+			if (trainer_eagle3.step(t, b, &res))
+				exit(1);
+			took[whole] = now() - t0;
+		}
+		rel[reps] = took[0] / took[1];
+	}
+	emit("ttt_lead_of_whole_step", b->n, rel, reps, "of the step", NULL, threads);
+}
+
 static int run(int n, int threads, int vocabulary, enum dev_isa isa)
 {
 	const struct eagle3_config c = {.H = 576, .H_t = 576, .I = 1536, .n_head = 9, .n_kv = 3, .hd = 64, .V = 49152, .V_d = vocabulary,
 					.rms_eps = (real)1e-5, .rope = {.theta = 10000, .kind = ROPE_DEFAULT}, .max_ctx = 8192};
-	const struct train_options opt = {.ttt_steps = 7, .decay = (real)0.8,
+	const struct train_options opt = {.ttt_steps = getenv("BENCH_STEPS") ? atoi(getenv("BENCH_STEPS")) : 7, .decay = (real)0.8,
 					  .optimizer = getenv("BENCH_MUON") ? OPT_MUON : OPT_ADAMW, .lr = (real)1e-3, .muon_lr = (real)0.02,
 					  .beta1 = (real)0.9, .beta2 = (real)0.999, .eps = (real)1e-8, .clip = (real)0.5, .muon_momentum = (real)0.95, .muon_iters = 5};
 	size_t V = (size_t)c.V, H = (size_t)c.H;
@@ -279,6 +307,10 @@ static int run(int n, int threads, int vocabulary, enum dev_isa isa)
 	make_batch(&b, &c, n);
 	if (trainer_eagle3.step(t, &b, &res)) /* warm-up: memory is touched here */
 		return 1;
+	if (getenv("BENCH_LEAD")) {
+		measure_lead(t, &b, atoi(getenv("BENCH_LEAD")), threads);
+		return 0;
+	}
 	measure(d, t, &b, threads);
 	struct rusage u;
 	getrusage(RUSAGE_SELF, &u);

@@ -60,6 +60,57 @@ static void test_equals_torch(void **state)
 		}
 }
 
+/* Rows without weight in front are left out of the steps (ttt_lead): same losses, and the gradient to rounding, as when their first one has
+ * a weight of 0 and they are not. */
+static void lead(const char *name, enum dev_isa isa)
+{
+	struct ttt_case k;
+	struct train_result res[2];
+	struct dev *d = dev_or_null(2, isa);
+	if (!d)
+		return;
+	ttt_case_open(&k, name);
+	k.opt.ttt_steps = 3;
+	uint8_t mask[64], in_vocab[64];
+	real weight[64];
+	int n = k.b.n, first = n / 2 + 1;
+	assert_true(n <= 64 && first > k.opt.ttt_steps);
+	for (int i = 0; i < n; i++) {
+		mask[i] = i >= first && k.b.mask[i];
+		in_vocab[i] = k.b.in_vocab[i];
+		weight[i] = i > 0;
+	}
+	k.b.mask = mask;
+	k.b.in_vocab = in_vocab;
+	k.b.weight = weight;
+	struct trainer *t = ttt_case_trainer(&k, d);
+	size_t N = trainer_eagle3.n_params(t);
+	real *g = malloc(N * sizeof *g);
+	assert_int_equal(trainer_eagle3.forward_backward(t, &k.b, &res[0]), 0);
+	memcpy(g, trainer_eagle3.grads(t), N * sizeof *g);
+	mask[0] = in_vocab[0] = 1;
+	assert_int_equal(trainer_eagle3.forward_backward(t, &k.b, &res[1]), 0);
+	assert_true(res[0].loss > 0 && res[0].grad_norm > 0);
+	for (int i = 0; i < 3; i++)
+		assert_true(res[0].step_loss[i] == res[1].step_loss[i] && res[0].step_alpha[i] == res[1].step_alpha[i]);
+	double diff = worst(g, trainer_eagle3.grads(t), N);
+	if (!(diff <= (sizeof(real) == 8 ? 1e-14 : 2e-6)))
+		fail_msg("%s: the gradient is off by %.3g of its largest", name, diff);
+	free(g);
+	trainer_eagle3.free(t);
+	ttt_case_close(&k);
+	dev_free(d);
+}
+
+static void test_lead(void **state)
+{
+	(void)state;
+	const enum dev_isa isa[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		for (size_t j = 0; j < 3; j++)
+			lead(cases[i], isa[j]);
+}
+
 /* Step k's logits themselves, so that a fault shows where it starts. */
 static void test_logits(void **state)
 {
@@ -211,7 +262,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_rope_tables),
 		cmocka_unit_test(test_logits),
-		cmocka_unit_test(test_equals_torch),
+		cmocka_unit_test(test_equals_torch), cmocka_unit_test(test_lead),
 		cmocka_unit_test(test_packing_is_a_sum),
 		cmocka_unit_test(test_same_bits_for_any_threads),
 	};
