@@ -17,6 +17,7 @@ static const struct peer_metric {
 	{"redraft_learn_duty", "pace", "duty", "Share of the time that the learner may compute."},
 	{"redraft_learn_rss_bytes", "pace", "rss_bytes", "Memory of the learner's process."},
 	{"redraft_learn_checkpoints_failed", "checkpoint", "failed", "Checkpoints that could not be written since the learner's start."},
+	{"redraft_learn_candidates_failed", "candidate", "failed", "Candidates that could not be written since the learner's start."},
 };
 
 static bool keep_none(void *arg, const char *labels)

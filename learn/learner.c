@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/base/sha.h"
 #include "learn/init.h"
 #include "learn/pinned.h"
 #include "learn/purge.h"
@@ -111,51 +110,40 @@ void learner_release(struct learner *l)
 	no_candidate(l);
 }
 
-/* The candidate's files: there already (an entry repeated after a crash), or written now. */
-static int candidate_files(struct learner *l, const char *name, json_t *cut, char ret_sha[static 65], struct errtext *e)
+/* An entry repeated after a crash: the candidate's folder may be there, whole, since submit.json is written last. */
+static bool find_candidate(struct learner *l)
 {
 	char path[PATH_MAX + 16], *text = NULL;
-	if (l->repeating && !publish_path(l->o.store, name, path, PATH_MAX)) {
-		strcat(path, "/submit.json");
-		json_t *j = fs_read_text(path, 1 << 20, &text) ? NULL : json_loads(text, 0, NULL);
-		const char *sha = json_string_value(json_object_get(j, "weights_sha"));
-		bool there = sha && strlen(sha) == 64;
-		if (there)
-			memcpy(ret_sha, sha, 65);
-		json_decref(j);
-		free(text);
-		if (there)
-			return 0;
-	}
-	uint32_t parent = l->base && publish_state_of(l->o.store, l->base) ? l->base : 0; /* the store may be another one now */
-	json_t *meta = json_pack("{s:I,s:O,s:{s:I,s:I,s:f,s:f,s:I,s:s}}", "parent", (json_int_t)parent, "cut", cut, "training", "step",
-				 (json_int_t)l->step, "tokens", (json_int_t)l->n.trained_tokens, "loss", l->loss_mean, "accuracy", l->acc_mean,
-				 "records", (json_int_t)l->n.records, "who", "redraft-learn");
-	const real *w = learner_draft(l);
-	int r = meta && w ? publish_write(l->o.store, name, &l->file, l->d2t, w, l->fz, meta, ret_sha, e) : -ENOMEM;
-	json_decref(meta);
-	return r;
+	if (publish_path(l->o.store, l->pending.name, path, PATH_MAX))
+		return false;
+	strcat(path, "/submit.json");
+	json_t *j = fs_read_text(path, 1 << 20, &text) ? NULL : json_loads(text, 0, NULL);
+	const char *sha = json_string_value(json_object_get(j, "weights_sha"));
+	bool there = sha && strlen(sha) == sizeof l->pending.sha - 1;
+	if (there)
+		memcpy(l->pending.sha, sha, sizeof l->pending.sha);
+	json_decref(j);
+	free(text);
+	return there;
 }
 
-/* Write the candidate, and remember where we stand: what closes from here on is kept to judge it by.
+/* Have the candidate written, and remember where we stand: what closes from here on is kept to judge it by.
  * A store that cannot be written changes nothing of that: the state may not depend on it. */
 static int apply_publish(struct learner *l, const struct journal_entry *x, struct errtext *e)
 {
 	size_t len = strlen(x->text);
-	char sha[65] = "";
-	struct errtext why = {""};
 	if (!l->t || len >= sizeof l->pending.name || strchr(x->text, '/'))
 		return errtext_set(e, -EINVAL, "journal: publish without a draft, or a bad name");
 	json_t *cut = learner_cut(l);
 	if (!cut)
 		return -ENOMEM;
-	int r = l->o.follow ? 0 : candidate_files(l, x->text, cut, sha, &why);
-	(void)snprintf(l->publish_error, sizeof l->publish_error, "%.150s", r && !*why.text ? strerror(-r) : why.text);
+	learner_candidate_wait(l); /* a repeat may be here before the last one is written */
 	learner_release(l);
 	memcpy(l->pending.name, x->text, len + 1);
-	memcpy(l->pending.sha, r ? "" : sha, r ? 1 : sizeof sha);
 	l->pending.cut = cut;
 	l->published_step = l->step;
+	if (!l->o.follow && !(l->repeating && find_candidate(l)))
+		learner_candidate_begin(l);
 	return 0;
 }
 
@@ -215,10 +203,12 @@ int learner_apply(struct learner *l, const struct journal_entry *x, struct errte
 		l->pending.version = x->version;
 		if (!l->pending.left) /* a Rebase that overtook the answer to Submit */
 			l->base = x->version;
+		learner_candidate_wait(l);
 		if (l->repeating && !l->o.follow)
 			publish_remove(l->o.store, l->pending.name); /* written again by the entry before */
 		return 0;
 	case J_WITHDRAW:
+		learner_candidate_wait(l);
 		if (*l->pending.name && !l->o.follow)
 			publish_remove(l->o.store, l->pending.name);
 		learner_release(l);
@@ -280,17 +270,6 @@ int learner_expire(struct learner *l, int64_t before_s, struct errtext *e)
 	if (!r && (r = pool_erase_older(l->pool, before_s, &n)))
 		r = errtext_set(e, r, "pool: %s", strerror(-r));
 	return r;
-}
-
-int learner_publish(struct learner *l, struct errtext *e)
-{
-	struct journal_entry x = {.kind = J_PUBLISH};
-	char sha[65] = "none";
-	const real *w = l->t ? learner_draft(l) : NULL;
-	if (w)
-		sha_hex(w, l->o.kind->n_params(l->t) * sizeof *w, sha);
-	(void)snprintf(x.text, sizeof x.text, "step-%" PRId64 "-%.8s", l->step, sha);
-	return learner_do(l, &x, e);
 }
 
 int learner_rebase(struct learner *l, uint32_t n, struct errtext *e)
@@ -420,7 +399,7 @@ int learner_open(const struct learner_options *o, struct dev *d, struct source *
 	name_device(d, l->device);
 	memcpy(now.device, l->device, sizeof now.device);
 	l->o = now;
-	l->saved.step = -1;
+	l->saved.step = l->candidate.step = -1;
 	l->d = d;
 	l->src = src;
 	l->fz = fz;
@@ -454,7 +433,7 @@ struct learner *learner_close(struct learner *l)
 {
 	if (!l)
 		return NULL;
-	learner_checkpoint_leave(l);
+	learner_write_leave(l);
 	if (l->o.kind)
 		l->o.kind->free(l->t);
 	json_decref(l->pending.cut);

@@ -107,24 +107,23 @@ struct learner {
 	double usual_loss;        /* running mean, spikes cut; 0 = not known */
 	int64_t losses;           /* it stands for so many */
 
-	/* the candidate that waits for its verdict */
-	struct { char name[96], sha[65]; uint32_t version; bool left; json_t *cut; } pending; /* name "": none; left: rebased since */
+	/* the candidate that waits for its verdict. name "": none; sha "": its folder is not there, yet (writing) or at all; left: rebased since */
+	struct { char name[96], sha[65]; uint32_t version; bool left, writing /* not in checkpoints: none is made then */; json_t *cut; } pending;
 	struct replayed *replayed; /* what was replayed already (learn/evaluate.h); owned, not state: NULL until it is needed */
 	int turned_away;          /* requests the held-out set had no room for, running; for Evaluate alone, so not in checkpoints */
 	int64_t published_step;   /* step of the last J_PUBLISH */
-	char publish_error[160];
 	bool paused;
 	int64_t drift;
 	char config[JOURNAL_TEXT]; /* the options in force, as journalled */
 
 	int64_t serial;           /* of the last checkpoint that is durable */
-	struct saving *saving;    /* the one being made, or NULL */
-	struct {                  /* for people */
-		int64_t step;     /* of the last checkpoint; -1: none was written since the start */
-		uint64_t bytes, stood_us, took_us; /* its size; for how long training stood still for it; from its beginning until it was durable */
+	struct saving *saving;    /* what is being written: a checkpoint or a candidate; or NULL */
+	struct written {          /* for people */
+		int64_t step;     /* of the last one; -1: none was written since the start */
+		uint64_t bytes, stood_us, stood_cpu_us, took_us; /* its size; for how long training stood still for it, and our thread's processor time in that; from its beginning until it was durable */
 		uint64_t failed;
 		char error[160];  /* why the last one was not written; "": it was */
-	} saved;
+	} saved, candidate;
 	uint32_t kept_first[2];   /* oldest segment that the two kept checkpoints need */
 	bool repeating;           /* applying old entries */
 	char device[64];          /* ours, as in the options */
@@ -166,23 +165,27 @@ int MUSTCHECK learner_step(struct learner *l, struct errtext *e);
 int MUSTCHECK learner_begin(struct learner *l, const char *vocab_from, bool *ret_done, struct errtext *e);
 /* What was recorded before that second is forgotten: no run, no checkpoint, no byte in the pool holds it afterwards. */
 int MUSTCHECK learner_expire(struct learner *l, int64_t before_s, struct errtext *e);
-/* Writes incoming/<name>/, sets pending. Where the store could not be written, pending.sha is "" and
- * publish_error says why: journal J_WITHDRAW then. */
+/* A candidate: the entry, a copy of the weights as they stand in this call, and pending. incoming/<name>/ is written beside training
+ * (pending.writing); when learner_write_end has said 0, pending.sha is its weights' hash, or "" and candidate.error says why it
+ * could not be written: journal J_WITHDRAW then. Waits for what is being written. */
 int MUSTCHECK learner_publish(struct learner *l, struct errtext *e);
 /* Version n's weights, fresh moments. Nothing is journalled before the version was read whole. */
 int MUSTCHECK learner_rebase(struct learner *l, uint32_t n, struct errtext *e);
 
-/* checkpoint_writer.c. A checkpoint is made in three parts, of which the learner's thread does the second: memory for a copy, the copy, the file.
- * begin waits for the one before, and starts the first. */
+/* writer.c. One thing is written at a time. A checkpoint is made in three parts, of which the learner's thread does the second: memory for a copy, the copy,
+ * the file. begin waits for what is written before it, and starts the first. */
 int MUSTCHECK learner_checkpoint_begin(struct learner *l, struct errtext *e);
-/* What is next, when it is time: the copy, of the state as it stands in this call; then nothing, until the file is durable. Called between any two steps.
- * 0: none is being made, and the last that was begun is durable. LEARNER_E_WRITING: not yet (never when told to wait). -errno with e, once: it
- * could not be made; l->saved counts it. Until it has said 0, those before are what a start goes on from, and nothing that they need is removed. */
+/* What is next, when it is time: a checkpoint's copy, of the state as it stands in this call; then nothing, until the files are durable. Called between any
+ * two entries. 0: nothing is being written; the last checkpoint that was begun is durable. LEARNER_E_WRITING: not yet (never when told to wait). -errno with e, once: the
+ * checkpoint could not be made; l->saved counts it. Until it has said 0, those before are what a start goes on from, and nothing that they need is removed. */
 enum { LEARNER_E_WRITING = 1 };
-int MUSTCHECK learner_checkpoint_end(struct learner *l, bool wait, struct errtext *e);
+int MUSTCHECK learner_write_end(struct learner *l, bool wait, struct errtext *e);
 int MUSTCHECK learner_checkpoint(struct learner *l, struct errtext *e); /* both: the state as it stands is durable when it returns */
-void learner_checkpoint_leave(struct learner *l); /* before the end: waits for the file; what is not copied yet is not, since an entry may have failed half-way */
+void learner_write_leave(struct learner *l); /* before the end: waits for the files; what is not copied yet is not, since an entry may have failed half-way */
 size_t learner_copy_bytes(const struct learner *l); /* memory that the copy takes now */
+/* Of J_PUBLISH: pending's folder is written, of the weights as they stand in this call. Nothing else is being written. */
+void learner_candidate_begin(struct learner *l);
+void learner_candidate_wait(struct learner *l); /* until it is not being written */
 /* Repeat another journal from its first entry. each (may be NULL) after every step. */
 int MUSTCHECK learner_follow(struct learner *l, const char *path, void (*each)(void *arg, struct learner *l), void *arg, struct errtext *e);
 

@@ -276,6 +276,12 @@ static json_t *left_out(const struct learner_counts *n)
 	return json_pack("{s:o,s:o,s:I,s:I}", "left_out", out, "history", history, "repeated_rows", (json_int_t)n->repeated_rows, "shortened_rows", (json_int_t)n->shortened_rows);
 }
 
+static json_t *written(const struct written *x)
+{
+	return json_pack("{s:I,s:I,s:f,s:f,s:I,s:s}", "step", (json_int_t)x->step, "bytes", (json_int_t)x->bytes, "stood_ms", (double)x->stood_us / 1000, "took_ms", (double)x->took_us / 1000,
+			 "failed", (json_int_t)x->failed, "error", x->error);
+}
+
 json_t *worker_describe(struct worker *w)
 {
 	struct learner *l = w->l;
@@ -293,15 +299,15 @@ json_t *worker_describe(struct worker *w)
 	json_t *steps = json_pack("{s:I,s:I,s:I,s:I}", "bad", (json_int_t)n->steps_bad, "spikes", (json_int_t)n->steps_spike, "empty", (json_int_t)n->steps_empty,
 				  "inexact_resumes", (json_int_t)n->inexact);
 	(void)json_object_update_new(pool, left_out(n));
-	json_t *saved = json_pack("{s:I,s:I,s:f,s:f,s:I,s:I,s:s}", "step", (json_int_t)l->saved.step, "bytes", (json_int_t)l->saved.bytes, "stood_ms", (double)l->saved.stood_us / 1000,
-				  "took_ms", (double)l->saved.took_us / 1000, "copy_bytes", (json_int_t)learner_copy_bytes(l), "failed", (json_int_t)l->saved.failed, "error", l->saved.error);
-	return json_pack("{s:s,s:i,s:I,s:I,s:I,s:o,s:o,s:f,s:I,s:b,s:o,s:o,s:i,s:o,s:I,s:o,s:{s:s,s:I,s:s},s:o,s:o,s:o}", "target_fp", l->fz->target_fp, "pid",
+	json_t *saved = written(&l->saved), *candidate = written(&l->candidate);
+	(void)json_object_set_new(saved, "copy_bytes", json_integer((json_int_t)learner_copy_bytes(l)));
+	return json_pack("{s:s,s:i,s:I,s:I,s:I,s:o,s:o,s:f,s:I,s:b,s:o,s:o,s:i,s:o,s:I,s:o,s:{s:s,s:I,s:b},s:o,s:o,s:o,s:o}", "target_fp", l->fz->target_fp, "pid",
 			 (int)getpid(), "uptime_s", (json_int_t)((clock_us() - w->started) / 1000000), "step", (json_int_t)l->step, "trained_tokens",
 			 (json_int_t)n->trained_tokens, "loss", real_or_null(l->loss_mean, some), "accuracy", real_or_null(l->acc_mean, some), "lr",
 			 (double)l->o.train.lr, "base_version", (json_int_t)l->base, "paused", l->paused, "records", records, "pool", pool, "held_out",
 			 learner_count(l, RUN_HELD_OUT), "cut", learner_cut(l), "drift", (json_int_t)l->drift, "steps", steps, "pending", "name",
-			 l->pending.name, "version", (json_int_t)l->pending.version, "publish_error", l->publish_error, "pace", pace_status(w->pace), "checkpoint", saved, "pinned",
-			 pinned_count(l));
+			 l->pending.name, "version", (json_int_t)l->pending.version, "writing", (int)l->pending.writing, "pace", pace_status(w->pace), "checkpoint", saved, "candidate", candidate,
+			 "pinned", pinned_count(l));
 }
 
 static void refresh_status(struct worker *w, bool force)

@@ -1,6 +1,7 @@
 /* What the clock asks of the compute thread: candidates and checkpoints.
  *
- * A candidate is written, handed to the daemon (Submit, on the loop's thread),
+ * Both are written beside training, one at a time (learn/writer.c), so one that is due waits for the other; a candidate goes first.
+ * A candidate that was written is handed to the daemon (Submit, on the loop's thread),
  * and waits for its verdict. The daemon may be away: it is asked again every
  * few seconds; training goes on meanwhile. An answer that was lost is found
  * by the weights' hash in the store; a verdict that was lost, by the version's
@@ -104,13 +105,24 @@ int worker_submit_answer(struct worker *w, const struct command *c, struct errte
 	return 0;
 }
 
+/* Its folder is not there. Training went on, and goes on. */
+static int withdraw(struct worker *w, struct errtext *e)
+{
+	const char *why = *w->l->candidate.error ? w->l->candidate.error : "it could not be written before the last end";
+	log_error("candidate not written: %s; tried again at the next interval", why);
+	answer_waiter(w, NULL, "io.redraft.Busy", why);
+	return simple_entry(w, J_WITHDRAW, 0, "", e);
+}
+
 /* A candidate without a number: find its number in the store, or ask for one. */
 static int submit(struct worker *w, struct errtext *e)
 {
 	struct learner *l = w->l;
+	if (!*l->pending.sha)
+		return withdraw(w, e);
 	if (w->submitting || clock_us() < w->submit_at)
 		return 0;
-	uint32_t known = *l->pending.sha ? publish_find_sha(l->o.store, l->pending.sha) : 0;
+	uint32_t known = publish_find_sha(l->o.store, l->pending.sha);
 	if (known) {
 		publish_remove(l->o.store, l->pending.name); /* written again after a crash; it is a version already */
 		return numbered(w, known, e);
@@ -132,21 +144,13 @@ static int submit(struct worker *w, struct errtext *e)
 	return 0;
 }
 
+/* The entry and a copy of the weights; the folder is written beside the next steps. */
 static int publish(struct worker *w, struct errtext *e)
 {
-	struct learner *l = w->l;
 	w->published_at = clock_us();
-	int r = learner_publish(l, e);
-	if (r)
-		return r;
-	if (!*l->pending.sha) {
-		log_error("candidate not written: %s; tried again at the next interval", l->publish_error);
-		answer_waiter(w, NULL, "io.redraft.Busy", l->publish_error);
-		return simple_entry(w, J_WITHDRAW, 0, "", e);
-	}
-	log_info("candidate %s written at step %" PRId64 " in %" PRIu64 " ms", l->pending.name, l->step, (clock_us() - w->published_at) / 1000);
 	w->submit_at = 0;
-	return submit(w, e);
+	w->asked = false;
+	return learner_publish(w->l, e);
 }
 
 /* Is the way free for a new candidate? One that waits for a verdict bars it, unless the store knows better. */
@@ -157,7 +161,7 @@ static int make_way(struct worker *w, bool *ret_free, struct errtext *e)
 	if (!*l->pending.name)
 		return 0;
 	if (!l->pending.version) { /* never numbered: the newer one takes its place */
-		*ret_free = !w->submitting;
+		*ret_free = !w->submitting && !l->pending.writing;
 		return *ret_free ? simple_entry(w, J_WITHDRAW, 0, "", e) : 0;
 	}
 	const char *state = publish_state_of(l->o.store, l->pending.version);
@@ -184,8 +188,8 @@ int worker_publish_now(struct worker *w, const struct command *c, struct errtext
 		return 0;
 	}
 	w->waiter = *c;
-	w->has_waiter = true;
-	return publish(w, e);
+	w->has_waiter = w->asked = true;
+	return 0;
 }
 
 enum { EXPIRE_EVERY = 24 }; /* looks for what is past its age, an age */
@@ -209,25 +213,42 @@ static int expire(struct worker *w, struct errtext *e)
 	return r;
 }
 
-/* One that cannot be written ends nothing: the one before it stands, and the journal behind that is whole. One that is due while another is being
- * made waits for it. */
+/* What was being written, if it is there now. A checkpoint that cannot be written ends nothing: the one before it stands, and the journal behind that is
+ * whole. */
+static void written(struct worker *w)
+{
+	struct learner *l = w->l;
+	struct errtext why = {""};
+	bool candidate = l->pending.writing, checkpoint = l->saving && !candidate;
+	const struct written *x = candidate ? &l->candidate : &l->saved;
+	int r = learner_write_end(l, false, &why);
+	if (r < 0)
+		log_error("%s; the checkpoint before it stands, and the next is begun in %" PRIu64 " s", why.text, w->o.pace.checkpoint_us / 1000000);
+	else if (!r && (checkpoint || (candidate && *l->pending.sha)))
+		log_line(candidate ? LOG_INFO : LOG_DEBUG, "%s at step %" PRId64 ": %" PRIu64 " MiB, training stood still for %" PRIu64 " ms (%" PRIu64 " of processor time), durable after %" PRIu64 " ms",
+			 candidate ? "candidate" : "checkpoint", x->step, x->bytes >> 20, x->stood_us / 1000, x->stood_cpu_us / 1000, x->took_us / 1000);
+}
+
 static void checkpoint(struct worker *w)
 {
 	struct learner *l = w->l;
 	struct errtext why = {""};
 	uint64_t now = clock_us();
-	bool making = l->saving;
-	int r = learner_checkpoint_end(l, false, &why);
-	if (!r && making)
-		log_debug("checkpoint at step %" PRId64 ": %" PRIu64 " MiB, training stood still for %" PRIu64 " ms, durable after %" PRIu64 " ms", l->saved.step, l->saved.bytes >> 20,
-			  l->saved.stood_us / 1000, l->saved.took_us / 1000);
-	if (!r && now - w->checkpointed_at >= w->o.pace.checkpoint_us && l->step != w->checkpointed_step) {
-		w->checkpointed_at = now;
-		w->checkpointed_step = l->step;
-		r = learner_checkpoint_begin(l, &why);
-	}
-	if (r < 0)
+	if (l->saving || now - w->checkpointed_at < w->o.pace.checkpoint_us || l->step == w->checkpointed_step)
+		return;
+	w->checkpointed_at = now;
+	w->checkpointed_step = l->step;
+	if (learner_checkpoint_begin(l, &why))
 		log_error("%s; the checkpoint before it stands, and the next is begun in %" PRIu64 " s", why.text, w->o.pace.checkpoint_us / 1000000);
+}
+
+/* Publish() asked for one, or it is time. */
+static bool candidate_due(const struct worker *w)
+{
+	const struct learner *l = w->l;
+	if (!l->t || l->saving)
+		return false;
+	return w->asked || (!l->paused && clock_us() - w->published_at >= publish_after(w) && l->step - l->published_step >= w->o.pace.publish_min_steps);
 }
 
 int worker_due(struct worker *w, struct errtext *e)
@@ -236,13 +257,14 @@ int worker_due(struct worker *w, struct errtext *e)
 	uint64_t now = clock_us();
 	int r = 0;
 	bool way = true;
+	written(w);
 	if (pace_asleep(w->pace)) /* the next candidate is of a whole interval awake: one of a few steps would gain nothing again */
 		w->published_at = now;
-	if (*l->pending.name && !l->pending.version)
+	if (*l->pending.name && !l->pending.version && !l->pending.writing)
 		r = submit(w, e);
 	if (!r)
 		r = expire(w, e);
-	if (!r && l->t && !l->paused && now - w->published_at >= publish_after(w) && l->step - l->published_step >= w->o.pace.publish_min_steps) {
+	if (!r && candidate_due(w)) {
 		r = make_way(w, &way, e);
 		if (!r && way)
 			r = publish(w, e);

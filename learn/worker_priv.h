@@ -24,7 +24,7 @@ struct worker {
 	int64_t checkpointed_step;
 	bool submitting;         /* a Submit is under way on the loop's thread */
 	struct command waiter;   /* Publish() that waits for the number; kind CMD_PUBLISH when there is one */
-	bool has_waiter;
+	bool has_waiter, asked;  /* asked: its candidate is not begun yet */
 	char last_why[256];
 
 	/* shared, under the lock */

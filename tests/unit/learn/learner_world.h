@@ -104,3 +104,12 @@ static inline int entry(struct learner *l, enum journal_kind kind, uint32_t vers
 		print_message("entry: %d %s\n", r, e.text);
 	return r;
 }
+
+/* A candidate, whose folder is there. */
+static inline void publish(struct learner *l)
+{
+	struct errtext e = {""};
+	assert_int_equal(learner_publish(l, &e), 0);
+	assert_int_equal(learner_write_end(l, true, &e), 0);
+	assert_true(*l->pending.name && *l->pending.sha);
+}

@@ -4,7 +4,7 @@
  * the pool's tail or from the log changes nothing. A disk that is full at any write ends it with a sentence, and it
  * is as exact afterwards. And what is not exact is said: a log that lost records.
  *
- * REDRAFT_KILLS=100 kills it so often (30 otherwise). */
+ * REDRAFT_KILLS=100 kills it so often (36 otherwise, which is twice the crash points). */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -103,16 +103,22 @@ static void others_end(struct others *x)
 		comm_free(x->c[i]);
 }
 
-static uint32_t accept_beside(struct world *w, const char *name, uint32_t n)
+/* A version's number follows from its candidate's name, so that it is numbered once however often it is asked for. */
+static uint32_t number_of(const char *name)
+{
+	return (uint32_t)(run_hash(RUN_HASH, name, strlen(name)) % 1000000) + 1;
+}
+
+static uint32_t accept_beside(struct world *w, const char *name)
 {
 	beside = true;
-	n = accept_candidate(w, name, n);
+	uint32_t n = accept_candidate(w, name, number_of(name));
 	beside = false;
 	return n;
 }
 
 /* One life: what a worker does, in an order drawn from `seed`; ends at `passes` passes, or by
- * _exit when die says so. 0: all is trained. 1: not all. 7: not all, and it went on without a checkpoint for which the disk was full. 8: the disk
+ * _exit when die says so. 0: all is trained. 1: not all. 7: not all, and it went on without a checkpoint or a candidate for which the disk was full. 8: the disk
  * was full. 9: a mistake. */
 static int life(struct world *w, const char *state, uint64_t seed, int passes, int die)
 {
@@ -143,17 +149,17 @@ static int life(struct world *w, const char *state, uint64_t seed, int passes, i
 			r = learner_step(l, &e);
 		if (!r && l->t && u < 12 && !*l->pending.name)
 			r = learner_publish(l, &e);
-		else if (!r && *l->pending.name && !*l->pending.sha)
+		else if (!r && *l->pending.name && !l->pending.version && !l->pending.writing && !*l->pending.sha)
 			r = entry_or(l, J_WITHDRAW, 0, "", &e); /* as the worker does where the store could not be written */
-		else if (!r && *l->pending.name && !l->pending.version && u < 40)
-			r = entry_or(l, J_SUBMITTED, accept_beside(w, l->pending.name, (uint32_t)l->published_step + 1), "", &e);
+		else if (!r && *l->pending.sha && !l->pending.version && u < 40)
+			r = entry_or(l, J_SUBMITTED, accept_beside(w, l->pending.name), "", &e);
 		else if (!r && l->pending.version && u < 8)
 			r = entry_or(l, J_VERDICT, l->pending.version, u & 1 ? "rejected: test" : "accepted: test", &e);
 		else if (!r && l->pending.version && u > 96)
 			r = learner_rebase(l, l->pending.version, &e);
 		if (!r && u >= 40 && u < 65) /* most of them beside the next passes */
 			r = u < 46 ? learner_checkpoint(l, &e) : learner_checkpoint_begin(l, &e);
-		if (learner_checkpoint_end(l, false, &late) < 0 && !full_at)
+		if (learner_write_end(l, false, &late) < 0 && !full_at)
 			r = errtext_set(&e, -EIO, "%s", late.text);
 		if (r) {
 			print_message("life: %d %s\n", r, e.text);
@@ -161,7 +167,7 @@ static int life(struct world *w, const char *state, uint64_t seed, int passes, i
 		}
 	}
 	bool more = w->src.visible < w->src.n || learner_can_step(l);
-	int went_on = l->saved.failed ? 7 : 1;
+	int went_on = l->saved.failed || l->candidate.failed ? 7 : 1;
 	learner_close(l);
 	others_end(&ranks);
 	dev_free(d);
@@ -231,6 +237,84 @@ static void same_as_unbroken(struct world *w, const char *state, struct learner_
 	}
 }
 
+/* The learner's weights as they would be published now. */
+static void hash_draft(const struct world *w, struct learner *l, char ret_sha[static 65])
+{
+	char dir[400];
+	struct errtext e = {""};
+	json_t *nothing = json_object();
+	(void)snprintf(dir, sizeof dir, "%s/draft", w->dir);
+	assert_int_equal(publish_write_folder(dir, &l->file, l->d2t, learner_draft(l), &w->fz, nothing, ret_sha, &e), 0);
+	json_decref(nothing);
+}
+
+static void hash_version(const struct world *w, uint32_t n, char ret_sha[static 65])
+{
+	char dir[400];
+	struct draft_files *f = NULL;
+	struct errtext e = {""};
+	(void)snprintf(dir, sizeof dir, "%s/versions/%u", w->store, n);
+	assert_int_equal(draft_open(dir, w->fz.n_layer, &f, &e), 0);
+	assert_int_equal(draft_weights_sha(f, ret_sha), 0);
+	draft_close(f);
+}
+
+/* Every candidate of the journal was numbered or withdrawn once, or waits still, and what was numbered are the weights of its entry's place in it. */
+static void same_candidates(struct world *w, const char *state)
+{
+	char again[300], path[400], sha[65] = "", of[65];
+	struct learner_options o = options(w, again);
+	struct journal_entry x;
+	struct journal *j = NULL;
+	struct dev *d = NULL;
+	struct errtext e = {""};
+	struct others ranks;
+	int64_t at = 0, next;
+	int numbered = 0, withdrawn = 0;
+	(void)snprintf(again, sizeof again, "%s/again", w->dir);
+	(void)snprintf(path, sizeof path, "%s/journal", state);
+	others_start(&ranks, w, &o);
+	o.follow = true;
+	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
+	assert_int_equal(journal_open(path, true, NULL, &j, &e), 0);
+	struct learner *l = open_ok(&o, d, w, 0);
+	l->repeating = true;
+	for (; !journal_read(j, at, &x, &next); at = next) {
+		bool waits = *l->pending.name && !l->pending.version;
+		if (x.kind == J_PUBLISH) {
+			assert_false(waits);
+			hash_draft(w, l, sha);
+		} else if (x.kind == J_SUBMITTED) {
+			assert_true(waits);
+			assert_int_equal(x.version, number_of(l->pending.name));
+			hash_version(w, x.version, of);
+			assert_string_equal(of, sha);
+			numbered++;
+		} else if (x.kind == J_WITHDRAW) {
+			assert_true(waits);
+			withdrawn++;
+		}
+		assert_int_equal(learner_apply(l, &x, &e), 0);
+	}
+	l->repeating = false;
+	bool waits = *l->pending.name && !l->pending.version;
+	learner_close(l);
+	assert_int_equal(fs_remove_tree(again), 0);
+	if (waits) { /* it is there, or will be */
+		o.state_dir = state;
+		o.follow = false;
+		l = open_ok(&o, d, w, 0);
+		assert_int_equal(learner_write_end(l, true, &e), 0);
+		assert_string_equal(l->pending.sha, sha);
+		learner_close(l);
+	}
+	journal_close(j);
+	others_end(&ranks);
+	dev_free(d);
+	print_message("candidates: %d numbered, %d withdrawn, %d wait\n", numbered, withdrawn, waits);
+	assert_true(numbered > 0);
+}
+
 static void remove_pool(const char *state)
 {
 	char path[400];
@@ -240,15 +324,15 @@ static void remove_pool(const char *state)
 
 static int kills_wanted(void)
 {
-	return getenv("REDRAFT_KILLS") ? atoi(getenv("REDRAFT_KILLS")) : 30;
+	return getenv("REDRAFT_KILLS") ? atoi(getenv("REDRAFT_KILLS")) : 36;
 }
 
-/* Killed some thirty times: between passes, and inside writes. */
+/* Killed some forty times: between passes, and inside writes. */
 static void killed(bool muon, bool disk, int ranks, int groups)
 {
 	static const char *const points[] = {"journal-written", "journal-synced", "step-done", "checkpoint-begun", "checkpoint-synced",
 					     "checkpoint-before", "fs-created", "fs-half", "fs-written", "fs-synced", "fs-renamed", "checkpoint-after",
-					     "checkpoint-durable", "publish-weights", "publish-submit"};
+					     "checkpoint-durable", "candidate-begun", "publish-weights", "publish-submit", "candidate-durable"};
 	enum { POINTS = sizeof points / sizeof *points };
 	struct world w;
 	char state[300], a[65];
@@ -256,7 +340,7 @@ static void killed(bool muon, bool disk, int ranks, int groups)
 	struct learner_counts na;
 	uint64_t seed = 31337;
 	int lives = 0, kills = 0, went_on = 0, rc = 1, wanted = kills_wanted();
-	world_init(&w, wanted > 30 ? 5 * wanted / 2 : wanted);
+	world_init(&w, wanted > 36 ? 5 * wanted / 2 : 3 * wanted / 2);
 	w.muon = muon;
 	w.ranks = ranks;
 	w.groups = groups;
@@ -285,7 +369,8 @@ static void killed(bool muon, bool disk, int ranks, int groups)
 		lives++;
 	}
 	same_as_unbroken(&w, state, &na, &sa, a);
-	print_message("%d lives, %d kills (%d went on without a checkpoint), %lld steps, %llu records (%llu set aside, %llu twice), weights %.12s\n", lives, kills, went_on, (long long)sa,
+	same_candidates(&w, state);
+	print_message("%d lives, %d kills (%d went on without a checkpoint or a candidate), %lld steps, %llu records (%llu set aside, %llu twice), weights %.12s\n", lives, kills, went_on, (long long)sa,
 		      (unsigned long long)na.records, (unsigned long long)na.set_aside, (unsigned long long)na.duplicates, a);
 	assert_true(kills >= wanted / 2);
 	assert_true(sa > wanted / 2);
@@ -336,6 +421,7 @@ static void test_killed_by_clock(void **unused)
 		lives++;
 	}
 	same_as_unbroken(&w, state, &n, &steps, a);
+	same_candidates(&w, state);
 	print_message("%d lives, %d killed at a random moment, the last limit %.1f ms; %lld steps, %llu records, weights %.12s\n", lives, kills, limit_us / 1000, (long long)steps,
 		      (unsigned long long)n.records, a);
 	assert_true(kills > 0 && steps > wanted / 2);

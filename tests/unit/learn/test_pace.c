@@ -71,13 +71,6 @@ static void wait_for(struct loop *l, struct pace *p, const char *want)
 	assert_true(in_state(p, want));
 }
 
-static uint64_t cpu_us(void)
-{
-	struct timespec t;
-	assert_int_equal(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t), 0);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 /* At a quarter of the time, what took t takes about 4 t; results are not touched. */
 static void stretched(struct loop *l, struct pace *p)
 {
@@ -90,13 +83,13 @@ static void stretched(struct loop *l, struct pace *p)
 	for (int k = 0; k < 2; k++) {
 		round_ms = k ? 100 : 10;
 		wait_for(l, p, k ? "paused" : "full");
-		uint64_t t0 = clock_us(), cpu0 = cpu_us(), beats = d->beats;
+		uint64_t t0 = clock_us(), cpu0 = clock_thread_us(), beats = d->beats;
 		pace_stretch(p, true);
 		for (int i = 0; i < TIMES; i++)
 			assert_int_equal(d->ops->axpby(d, y, 1, x, 1, N), 0);
 		pace_stretch(p, false);
 		took[k] = clock_us() - t0;
-		computed[k] = cpu_us() - cpu0;
+		computed[k] = clock_thread_us() - cpu0;
 		assert_int_equal(d->beats - beats, TIMES);
 	}
 	print_message("computed %llu us in %llu us, at a quarter %llu us in %llu us\n", (unsigned long long)computed[0], (unsigned long long)took[0],

@@ -81,6 +81,7 @@ static void make_version(void)
 	for (int i = 0; i < 48 && learner_can_step(l); i++)
 		assert_int_equal(learner_step(l, &e), 0);
 	assert_int_equal(learner_publish(l, &e), 0);
+	assert_int_equal(learner_write_end(l, true, &e), 0);
 	(void)snprintf(from, sizeof from, "%s/incoming/%s", store, l->pending.name);
 	(void)snprintf(to, sizeof to, "%s/versions", store);
 	assert_int_equal(fs_mkdirs(to), 0);

@@ -1,11 +1,35 @@
 /* The compute thread says how it ended, whoever ended it: a stop that goes well is no news and leaves a checkpoint; a last
  * checkpoint that cannot be written is said by worker_stop, as the loop runs no more; bad state is said through the loop. Each once.
+ * It trains and obeys while a candidate is being written, and ends with it written; one that cannot be written is said and counted.
+ *
+ * A candidate's writer is held at its sync, or meets a full disk there; its file is known by its folder.
  */
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include "daemon/base/loop.h"
 #include "tests/unit/learn/learner_world.h"
 #include "learn/worker.h"
+
+static atomic_bool hold, held, full;
+
+int fsync(int fd)
+{
+	const struct timespec nap = {.tv_nsec = 1000000};
+	char link[64], path[512] = "";
+	(void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	if (readlink(link, path, sizeof path - 1) < 0 || !strstr(path, "/incoming/"))
+		return (int)syscall(SYS_fsync, fd);
+	while (hold) {
+		held = true;
+		(void)nanosleep(&nap, NULL);
+	}
+	held = false;
+	errno = ENOSPC;
+	return full ? -1 : (int)syscall(SYS_fsync, fd);
+}
 
 struct heard {
 	struct loop *loop;
@@ -38,30 +62,61 @@ static struct source *no_source(void)
 	return &s->base;
 }
 
-static struct worker *begin(const struct world *w, const char *state, struct heard *h)
+static struct source *free_script(struct source *s)
+{
+	tw_source_done((struct tw_source *)(void *)s);
+	return free_source(s);
+}
+
+/* One in which all that is to come is there. */
+static struct source *script(void)
+{
+	struct tw_source *s = malloc(sizeof *s);
+	assert_non_null(s);
+	tw_source_init(s);
+	tw_script(s, 12, 4242);
+	s->visible = s->n;
+	s->base.free = free_script;
+	return &s->base;
+}
+
+static struct worker *begin(const struct world *w, const char *state, struct source *src, struct heard *h)
 {
 	struct worker *x = NULL;
 	struct worker_options o = {.learner = options(w, state), .device = {.kind = DEV_CPU, .threads = 1, .isa = ISA_PORTABLE}, .policy = SCHED_OTHER, .serve_socket = "", .daemon_socket = "",
 				   .pace = {.publish_us = UINT64_MAX / 2, .checkpoint_us = UINT64_MAX / 2, .publish_min_steps = 1, .gate_k = 3, .governor = {.max_rows = 24}}};
+	o.learner.max_epochs = 100000;
+	o.learner.pool_bytes = 1 << 24;
 	*h = (struct heard){0};
 	assert_int_equal(loop_new(&h->loop), 0);
-	assert_int_equal(worker_start(&o, h->loop, no_source(), &w->fz, on_exit_of, h, &x), 0);
+	assert_int_equal(worker_start(&o, h->loop, src, &w->fz, on_exit_of, h, &x), 0);
 	return x;
+}
+
+/* A number of its status, by a path of two names or one; -1: there is none. */
+static int64_t number(struct worker *x, const char *in, const char *key)
+{
+	json_t *s = worker_status(x), *v = json_object_get(in ? json_object_get(s, in) : s, key);
+	int64_t n = json_is_boolean(v) ? json_is_true(v) : json_is_integer(v) ? (int64_t)json_integer_value(v) : -1;
+	json_decref(s);
+	return n;
+}
+
+static void until(struct worker *x, const char *in, const char *key, int64_t least)
+{
+	const struct timespec nap = {.tv_nsec = 5000000};
+	for (int i = 0; i < 20000; i++) {
+		if (number(x, in, key) >= least)
+			return;
+		(void)nanosleep(&nap, NULL);
+	}
+	fail_msg("%s never came to %lld", key, (long long)least);
 }
 
 /* Until it goes round. */
 static void until_it_turns(struct worker *x)
 {
-	const struct timespec nap = {.tv_nsec = 5000000};
-	for (int i = 0; i < 20000; i++) {
-		json_t *s = worker_status(x);
-		bool there = json_object_get(s, "step") != NULL;
-		json_decref(s);
-		if (there)
-			return;
-		(void)nanosleep(&nap, NULL);
-	}
-	fail_msg("the worker does not turn");
+	until(x, NULL, "step", 0);
 }
 
 static void test_stop(void **unused)
@@ -73,14 +128,14 @@ static void test_stop(void **unused)
 	world_init(&w, 4);
 	(void)snprintf(state, sizeof state, "%s/well", w.dir);
 	(void)snprintf(dir, sizeof dir, "%s/checkpoint", state);
-	struct worker *x = begin(&w, state, &h);
+	struct worker *x = begin(&w, state, no_source(), &h);
 	until_it_turns(x);
 	worker_stop(x);
 	assert_int_equal(h.n, 0);
 	assert_int_equal(access(dir, F_OK), 0);
 	loop_free(h.loop);
 
-	x = begin(&w, state, &h);
+	x = begin(&w, state, no_source(), &h);
 	until_it_turns(x);
 	assert_int_equal(fs_remove_tree(dir), 0);
 	assert_int_equal(fs_write_atomic(dir, "in the way", 10), 0);
@@ -101,7 +156,7 @@ static void test_bad_state(void **unused)
 	world_init(&w, 4);
 	(void)snprintf(state, sizeof state, "%s/bad", w.dir);
 	assert_int_equal(fs_write_atomic(state, "no folder", 9), 0);
-	struct worker *x = begin(&w, state, &h);
+	struct worker *x = begin(&w, state, no_source(), &h);
 	assert_int_equal(loop_run(h.loop), 0); /* until it has said so */
 	worker_stop(x);
 	assert_int_equal(h.n, 1);
@@ -111,8 +166,155 @@ static void test_bad_state(void **unused)
 	world_done(&w);
 }
 
+/* ---- a candidate under way ---- */
+
+struct answer { struct loop *loop; int n; char error[64], text[256]; };
+
+static void on_answer(void *arg, json_t *reply, const char *error, const char *message)
+{
+	struct answer *a = arg;
+	(void)reply;
+	a->n++;
+	(void)snprintf(a->error, sizeof a->error, "%s", error ? error : "");
+	(void)snprintf(a->text, sizeof a->text, "%s", message);
+	loop_stop(a->loop);
+}
+
+static void ask(struct worker *x, enum command_kind kind, struct answer *a)
+{
+	const struct command c = {.kind = kind, .k = 1, .done = on_answer, .arg = a};
+	*a = (struct answer){.loop = a->loop};
+	assert_int_equal(worker_post(x, &c), 0);
+}
+
+static void obeyed(struct worker *x, enum command_kind kind, struct loop *loop)
+{
+	struct answer a = {.loop = loop};
+	ask(x, kind, &a);
+	assert_int_equal(loop_run(loop), 0);
+	assert_int_equal(a.n, 1);
+	assert_string_equal(a.error, "");
+}
+
+static void *let_go(void *unused) /* of a writer that is held, while somebody waits for it */
+{
+	const struct timespec nap = {.tv_nsec = 100000000};
+	(void)nanosleep(&nap, NULL);
+	hold = false;
+	return unused;
+}
+
+static int entries(const char *state, enum journal_kind kind)
+{
+	char path[400];
+	struct journal *j = NULL;
+	struct journal_entry x;
+	struct errtext e = {""};
+	int64_t at = 0;
+	int n = 0;
+	(void)snprintf(path, sizeof path, "%s/journal", state);
+	assert_int_equal(journal_open(path, true, NULL, &j, &e), 0);
+	while (!journal_read(j, at, &x, &at))
+		n += x.kind == kind;
+	journal_close(j);
+	return n;
+}
+
+/* Steps are taken and commands obeyed while it is written; a stop meanwhile ends with its folder and a checkpoint that knows of it, so the next start
+ * has nothing to write again. */
+static void test_candidate(void **unused)
+{
+	const struct timespec nap = {.tv_nsec = 1000000};
+	struct world w;
+	struct heard h;
+	struct answer a;
+	pthread_t other;
+	char state[300], path[512];
+	(void)unused;
+	world_init(&w, 4);
+	(void)snprintf(state, sizeof state, "%s/s", w.dir);
+	struct worker *x = begin(&w, state, script(), &h);
+	until(x, NULL, "step", 3);
+	hold = true;
+	a.loop = h.loop;
+	ask(x, CMD_PUBLISH, &a);
+	while (!held)
+		(void)nanosleep(&nap, NULL);
+	int64_t step = number(x, NULL, "step");
+	until(x, NULL, "step", step + 3);
+	obeyed(x, CMD_DRIFT, h.loop);
+	obeyed(x, CMD_PAUSE, h.loop);
+	obeyed(x, CMD_RESUME, h.loop);
+	step = number(x, NULL, "step");
+	until(x, NULL, "step", step + 3);
+	until(x, "pending", "writing", 1);
+	assert_true(held);
+	assert_int_equal(a.n, 0);
+	assert_int_equal(number(x, "candidate", "step"), -1);
+	assert_int_equal(pthread_create(&other, NULL, let_go, NULL), 0);
+	worker_stop(x);
+	assert_int_equal(pthread_join(other, NULL), 0);
+	assert_int_equal(h.n, 0);
+	loop_free(h.loop);
+
+	struct dev *d = NULL;
+	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
+	struct learner_options o = options(&w, state);
+	struct source *src = script();
+	struct learner *l = NULL;
+	struct errtext e = {""};
+	assert_int_equal(learner_open(&o, d, src, &w.fz, &l, &e), 0);
+	assert_true(*l->pending.name && !l->pending.writing && !l->pending.version);
+	(void)snprintf(path, sizeof path, "%s/incoming/%s/submit.json", w.store, l->pending.name);
+	json_t *j = json_load_file(path, 0, NULL);
+	assert_string_equal(json_string_value(json_object_get(j, "weights_sha")), l->pending.sha);
+	json_decref(j);
+	learner_close(l);
+	src->free(src);
+	dev_free(d);
+	assert_int_equal(entries(state, J_PUBLISH), 1);
+	assert_int_equal(entries(state, J_WITHDRAW) + entries(state, J_SUBMITTED), 0);
+	world_done(&w);
+}
+
+/* The disk is full: said to who asked for it, counted, withdrawn; steps go on, and the next is written and waits for the daemon. */
+static void test_candidate_not_written(void **unused)
+{
+	struct world w;
+	struct heard h;
+	struct answer a;
+	char state[300];
+	(void)unused;
+	world_init(&w, 4);
+	(void)snprintf(state, sizeof state, "%s/s", w.dir);
+	struct worker *x = begin(&w, state, script(), &h);
+	until(x, NULL, "step", 3);
+	full = true;
+	a.loop = h.loop;
+	ask(x, CMD_PUBLISH, &a);
+	assert_int_equal(loop_run(h.loop), 0);
+	assert_string_equal(a.error, "io.redraft.Busy");
+	assert_non_null(strstr(a.text, "No space left"));
+	int64_t step = number(x, NULL, "step");
+	until(x, NULL, "step", step + 3);
+	until(x, "candidate", "failed", 1);
+	assert_int_equal(number(x, "pending", "writing"), 0);
+	full = false;
+	ask(x, CMD_PUBLISH, &a);
+	assert_int_equal(loop_run(h.loop), 0);
+	assert_string_equal(a.error, "io.redraft.Busy");
+	assert_non_null(strstr(a.text, "the candidate is written"));
+	until(x, "candidate", "step", step);
+	worker_stop(x);
+	assert_int_equal(h.n, 0);
+	loop_free(h.loop);
+	assert_int_equal(entries(state, J_PUBLISH), 2);
+	assert_int_equal(entries(state, J_WITHDRAW), 1);
+	world_done(&w);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop), cmocka_unit_test(test_bad_state)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop), cmocka_unit_test(test_bad_state), cmocka_unit_test(test_candidate), cmocka_unit_test(test_candidate_not_written)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,52 +1,11 @@
 /* A checkpoint does not stop training, and whoever needs it waits for it: steps are taken while the writer is held at its sync, what they
  * change is not in the file, and a start afterwards is exact; a checkpoint begun meanwhile, a purge, an expiry and the end of the learner wait. One that
- * cannot be written is said and counted, leaves nothing behind and the one before it as it was.
- *
- * The writer is held inside fsync (ours, below) until somebody waits for it, which is seen by his pthread_join: no clock is asked. */
-#include <dlfcn.h>
+ * cannot be written is said and counted, leaves nothing behind and the one before it as it was. (Candidates: test_candidate.c.) */
 #include <dirent.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <sys/syscall.h>
-#include "tests/unit/learn/learner_world.h"
+#include "tests/unit/learn/held_writer.h"
 #include "learn/purge.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
-static pthread_t learners_thread;
-static bool hold, held, full;
 static int written, erased_after; /* checkpoints renamed; how many were when the first byte of the pool was erased, -1: none was */
-
-static void let_go(void) /* the writer that is held */
-{
-	pthread_mutex_lock(&lock);
-	hold = hold && !held;
-	pthread_cond_broadcast(&moved);
-	pthread_mutex_unlock(&lock);
-}
-
-int fsync(int fd)
-{
-	bool fail = false;
-	if (!pthread_equal(pthread_self(), learners_thread)) {
-		pthread_mutex_lock(&lock);
-		held = hold;
-		while (hold)
-			pthread_cond_wait(&moved, &lock);
-		held = false;
-		fail = full;
-		pthread_mutex_unlock(&lock);
-	}
-	errno = ENOSPC;
-	return fail ? -1 : (int)syscall(SYS_fsync, fd);
-}
-
-int pthread_join(pthread_t t, void **ret)
-{
-	int (*join)(pthread_t, void **) = (int (*)(pthread_t, void **))dlsym(RTLD_NEXT, "pthread_join");
-	let_go();
-	return join(t, ret);
-}
 
 int rename(const char *from, const char *to)
 {
@@ -69,77 +28,11 @@ int fallocate(int fd, int mode, off_t at, off_t len)
 	return (int)syscall(SYS_fallocate, fd, mode, at, len);
 }
 
-/* ---- a learner that has a checkpoint, and another one being written ---- */
-
-static const char *const tenant = "feedface00";
-static struct world w;
-static char state[300];
-static struct dev *dev;
-
 static int setup(void **s)
 {
-	struct buf b = BUF_INIT(0);
-	(void)s;
-	learners_thread = pthread_self();
-	hold = held = full = false;
 	written = 0;
 	erased_after = -1;
-	world_init(&w, 12);
-	(void)snprintf(state, sizeof state, "%s/s", w.dir);
-	for (int i = 0; i < 2; i++) {
-		struct tw_record q = {.T = 24, .n_prompt = 8, .last = true, .seq = 1000 + (uint64_t)i, .seed = 7000 + (uint64_t)i, .request = "his", .domain = "code"};
-		(void)snprintf(q.tenant, sizeof q.tenant, "%s", tenant);
-		buf_clear(&b);
-		tw_encode(&q, &b);
-		tw_add(&w.src, 0, b.data, b.len);
-	}
-	buf_done(&b);
-	w.src.visible = w.src.n;
-	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &dev), 0);
-	return 0;
-}
-
-static int teardown(void **s)
-{
-	(void)s;
-	dev_free(dev);
-	world_done(&w);
-	return 0;
-}
-
-static void steps(struct learner *l, int n)
-{
-	struct errtext e = {""};
-	for (int i = 0; i < n; i++) {
-		assert_true(learner_can_step(l));
-		assert_int_equal(learner_step(l, &e), 0);
-	}
-}
-
-static struct learner *opened(void)
-{
-	static struct learner_options o;
-	o = options(&w, state);
-	o.max_epochs = 100;
-	o.pool_bytes = 1 << 24;
-	return open_ok(&o, dev, &w, 0);
-}
-
-/* At step 3, where its only checkpoint was written. */
-static struct learner *begun(void)
-{
-	struct errtext e = {""};
-	struct learner *l = opened();
-	bool done = false;
-	int n = 1;
-	while (n)
-		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
-	assert_int_equal(learner_begin(l, NULL, &done, &e), 0);
-	assert_true(done);
-	steps(l, 3);
-	assert_int_equal(learner_checkpoint(l, &e), 0);
-	assert_int_equal(l->saving == NULL, 1);
-	return l;
+	return held_setup(s);
 }
 
 /* Begins one and returns when its writer is held. */
@@ -149,7 +42,7 @@ static void begin_held(struct learner *l)
 	hold = true;
 	assert_int_equal(learner_checkpoint_begin(l, &e), 0);
 	for (bool there = false; !there; (void)usleep(1000)) { /* the copy is made by the first end that finds its memory there */
-		assert_int_equal(learner_checkpoint_end(l, false, &e), LEARNER_E_WRITING);
+		assert_int_equal(learner_write_end(l, false, &e), LEARNER_E_WRITING);
 		pthread_mutex_lock(&lock);
 		there = held;
 		pthread_mutex_unlock(&lock);
@@ -204,11 +97,11 @@ static void test_steps_go_on(void **s)
 	assert_int_equal(l->step, 8);
 	assert_int_equal(entry(l, J_DRIFT, 0, ""), 0);
 	assert_true(held); /* all the while */
-	assert_int_equal(learner_checkpoint_end(l, false, &e), LEARNER_E_WRITING);
+	assert_int_equal(learner_write_end(l, false, &e), LEARNER_E_WRITING);
 	assert_int_equal(l->serial, serial);
 	assert_int_equal(newest(&step, &files), serial);
-	assert_int_equal(learner_checkpoint_end(l, true, &e), 0);
-	assert_int_equal(learner_checkpoint_end(l, false, &e), 0); /* none is being written */
+	assert_int_equal(learner_write_end(l, true, &e), 0);
+	assert_int_equal(learner_write_end(l, false, &e), 0); /* none is being written */
 	assert_int_equal(learner_copy_bytes(l), 0);
 	assert_int_equal(l->serial, serial + 1);
 	assert_int_equal(newest(&step, &files), serial + 1);
@@ -230,7 +123,7 @@ static void test_next_waits(void **s)
 	steps(l, 1);
 	assert_int_equal(learner_checkpoint_begin(l, &e), 0);
 	assert_int_equal(l->serial, serial + 1); /* the first was waited for */
-	assert_int_equal(learner_checkpoint_end(l, true, &e), 0);
+	assert_int_equal(learner_write_end(l, true, &e), 0);
 	assert_int_equal(newest(&step, &files), serial + 2);
 	assert_int_equal(step, 4);
 	exact(l);
@@ -274,7 +167,7 @@ static void test_not_written(void **s)
 	begin_held(l);
 	steps(l, 1);
 	let_go();
-	while ((r = learner_checkpoint_end(l, false, &e)) == LEARNER_E_WRITING)
+	while ((r = learner_write_end(l, false, &e)) == LEARNER_E_WRITING)
 		;
 	full = false;
 	assert_int_equal(r, -ENOSPC);
@@ -342,11 +235,11 @@ static void test_swept(void **s)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_steps_go_on, setup, teardown), cmocka_unit_test_setup_teardown(test_next_waits, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_end_copies_nothing, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_end_waits, setup, teardown),   cmocka_unit_test_setup_teardown(test_not_written, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_purge_waits, setup, teardown), cmocka_unit_test_setup_teardown(test_expiry_waits, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_swept, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_steps_go_on, setup, held_teardown), cmocka_unit_test_setup_teardown(test_next_waits, setup, held_teardown),
+		cmocka_unit_test_setup_teardown(test_end_copies_nothing, setup, held_teardown),
+		cmocka_unit_test_setup_teardown(test_end_waits, setup, held_teardown),   cmocka_unit_test_setup_teardown(test_not_written, setup, held_teardown),
+		cmocka_unit_test_setup_teardown(test_purge_waits, setup, held_teardown), cmocka_unit_test_setup_teardown(test_expiry_waits, setup, held_teardown),
+		cmocka_unit_test_setup_teardown(test_swept, setup, held_teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
