@@ -1,9 +1,7 @@
 """The cells of make bench that load a whole server over HTTP. Each is one function (args, results) with an honest name."""
 import contextlib
 import os
-import re
 import statistics
-import subprocess
 from pathlib import Path
 
 import loader
@@ -55,19 +53,22 @@ def concurrency(args, results):
         print(f"  ({which}; accepted {load.labels['drafted,off']['accepted']} of {load.labels['drafted,off']['proposed']} proposals)")
 
 
-def draft_modes(args):
-    """What draft.mode may be, by the server's own help."""
-    text = subprocess.run([args.bin / "redraft-serve", "--help"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"--draft\.mode (\S+)", text)
-    return found[1].split("|") if found else []
-
-
 def drafting_choices(args, results):
-    """The same draft under fixed shapes of proposals and under the server's own choice (draft.mode auto), at 1, 8 and 32 clients: each over auto; servers loaded in turn."""
-    modes = draft_modes(args)
-    fixed = {"chain-1": {"draft_k": 1}, "chain-3": {"draft_k": 3}, "chain-5": {"draft_k": 5}, "tree-12": {"draft_k": 5, "draft.nodes": 12, "draft.mode": "tree"}}
-    shapes = {"auto": {"draft_k": 5, "draft.mode": "auto"}} if "auto" in modes else {}
-    shapes |= {k: ({"draft.mode": "chain"} if "chain" in modes else {}) | v for k, v in fixed.items() if "tree" in modes or k != "tree-12"}
+    """The same draft under fixed shapes of proposals and under the server's own choice (draft.mode auto), at 1, 8 and 32 clients: each over auto; servers in turn, three times from the start: auto learns costs anew."""
+    shapes = {"auto": {"draft_k": 5, "draft.mode": "auto"}} | {f"chain-{k}": {"draft_k": k, "draft.mode": "chain"} for k in (1, 3, 5)} | {
+        "tree-12": {"draft_k": 5, "draft.nodes": 12, "draft.mode": "tree"}}
+    seen = {}  # (clients, label) -> [(tok/s, over auto, tokens a round)] of each start
+    for _ in range(1 if args.smoke else 3):
+        which = choices_once(args, shapes, seen)
+    for (clients, label), rows in seen.items():
+        rates, ratios, lengths = zip(*rows)
+        over = [r for r in ratios if r]
+        results.add(f"{clients} clients, {label}, {statistics.median(lengths):.2f} tokens a round: all clients", statistics.median(rates), "tok/s", 2, "auto" if over else None,
+                    statistics.median(over) if over else None, (min(over), max(over)) if over else (min(rates), max(rates)))
+    print(f"  ({which}; in brackets the starts' least and most)")
+
+
+def choices_once(args, shapes, seen):
     with contextlib.ExitStack() as stack:
         servers = {name: stack.enter_context(Server(args, 2, max_seqs=32, max_context=1024, kv_tokens=16384, **flags)) for name, flags in shapes.items()}
         which = [s.activate_some_draft() for s in servers.values()][0]
@@ -78,14 +79,11 @@ def drafting_choices(args, results):
             with Load(args, first.address, **flags) as load:
                 for _ in range(2):  # the controller learns what things cost here
                     load.slice("warmup")
-                alternate(load, arms, 4)
-            for arm in arms:
-                label = arm.split()[0]
+                alternate(load, arms, 2)
+            for label in [arm.split()[0] for arm in arms]:
                 row, r = load.labels[label], load.ratios.get(label)
-                al = row["tokens"] / max(1, row["rounds"])
-                results.add(f"{clients} clients, {label}, {al:.2f} tokens a round: all clients", row["tokens_per_s"][0], "tok/s", 2, r and arms[0].split()[0],
-                            r and r["tokens_per_s"][0], (r["tokens_per_s"] if r else row["tokens_per_s"])[-2:])
-        print(f"  ({which})")
+                seen.setdefault((clients, label), []).append((row["tokens_per_s"][0], r and r["tokens_per_s"][0], row["tokens"] / max(1, row["rounds"])))
+        return which
 
 
 def long_prompts_arriving(args, results):
@@ -139,20 +137,21 @@ def capture_cost(args, results):
 
 
 def peer_server(args, results):
-    """All tokens a second of 16 clients against llama.cpp's server with as many slots, both up, loaded in turn."""
+    """All tokens a second of 16 clients against llama.cpp's server with as many slots, both up, loaded in turn: plain, and with a draft (draft.mode auto)."""
     if not LlamaServer.program():
         print("  peer_server: skipped, no llama-server on PATH or in $LLAMA_SERVER")
         return
     model = Path(os.environ.get("LLAMA_MODEL", str(args.model)))
     flags = {"file": args.prompts, "domain": "code", "max_chars": 340, "clients": 16, "requests": 16, "max_tokens": 32, "token_ids": "off"}
-    with Server(args, 2, max_seqs=16, max_context=1024) as s, LlamaServer(model, 2, 16, 1024) as peer:
-        print(f"  (llama-server {' '.join(str(f) for f in peer.flags)}, {model.name})")
+    with Server(args, 2, max_seqs=16, max_context=1024, draft_k=5, draft__mode="auto") as s, LlamaServer(model, 2, 16, 1024) as peer:
+        print(f"  (llama-server {' '.join(str(f) for f in peer.flags)}, {model.name}; {s.activate_some_draft()})")
         with Load(args, s.address, **flags) as load:
-            for line in ("warmup", f"llama at={peer.address}", "ours draft=off", "ours", "llama", "llama", "ours"):
-                load.slice(line)
-    ours = load.labels["ours"]
-    ratio(results, "16 clients, plain: all clients", ours["tokens_per_s"][0], "tok/s", 2, "llama-server", load.ratios["ours"]["tokens_per_s"])
-    ratio(results, "16 clients, plain: tpot p99", ours["tpot_ms"]["p99"][0], "ms", 2, "llama-server", load.ratios["ours"]["tpot_ms"]["p99"])
+            load.slice("warmup")
+            alternate(load, [f"llama at={peer.address}", "plain draft=off", "drafted"], 2 if args.smoke else 6)
+    for label in ("plain", "drafted"):
+        row, r = load.labels[label], load.ratios[label]
+        ratio(results, f"16 clients, {label}: all clients", row["tokens_per_s"][0], "tok/s", 2, "llama-server", r["tokens_per_s"])
+        ratio(results, f"16 clients, {label}: tpot p99", row["tpot_ms"]["p99"][0], "ms", 2, "llama-server", r["tpot_ms"]["p99"])
 
 
 def start_to_ready(args, results):
