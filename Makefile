@@ -50,6 +50,7 @@ obj      = $(patsubst %.c,$(B)/%.o,$(1))
 
 # The compute files alone may contract a*b+c and use wider vectors; never fast-math.
 $(B)/kernels/%.o: CFLAGS += -O3 -ffp-contract=fast
+$(B)/kernels/cpu/draw.o: CFLAGS += -ffp-contract=off
 $(B)/kernels/cpu/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
 $(B)/kernels/cpu/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mavx2
 
@@ -130,6 +131,7 @@ $(CUDA_SO): $(call CUDA_OBJ,$(B)/cuda)
 
 EMU      := $(if $(filter double gpu,$(V)),,$(addprefix $(B)/cuemu/,redraft-cuda.so libcublas.so.13 libnccl.so.2 libcuda.so.1))
 EMUFLAGS := $(OPT.$(V)) -O3 -Wall -Wextra -Werror -I. -isystem tests/cuemu/include -MMD -MP -pthread -fPIC
+$(B)/cuemu/draw.cu.o: EMUFLAGS += -ffp-contract=off
 EMULINK   = $(CC) -shared $(LDFLAGS) -o $@ $(filter %.o %.so,$^) -Wl,-rpath,'$$ORIGIN' -Wl,-soname,$(@F) -lstdc++ -lm
 $(B)/cuemu/%.cu.o: kernels/cuda/%.cu
 	@mkdir -p $(@D)

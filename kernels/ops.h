@@ -113,6 +113,24 @@ struct ttt_block {
  * 4, a float a row to multiply them by, both made of the bf16 as schemas/record_payload.c makes them, bit for bit. */
 enum pack_kind { PACK_BF16, PACK_FP8, PACK_INT8 };
 
+/* How a token is drawn from a row of N logits x. What the numbers are made of is serving's affair (serve/sample.h).
+ *
+ * A logit weighs w = DRAW_ONE e^((x - max) inv_t), rounded to a whole number, half to even: so sums have no order, and every back end
+ * draws the same token from the same logits. The exponential is the one of kernels/cpu/draw.c, in double, each product and each sum rounded
+ * for itself. -inf and NaN weigh nothing. Ranks go by logit, then by lower id: of the best, the fewest are kept whose
+ * weights come to `top` of the whole, one at least; of these the ones that weigh `least` or more. The token is the first, by id,
+ * whose running sum exceeds `u` of what is kept. Where max is not finite the token is the first id of +inf, or 0. */
+#define DRAW_ALL ((uint64_t)1 << 53) /* the whole, for top and u */
+#define DRAW_ONE ((uint64_t)1 << 40) /* what the best one weighs */
+enum { DRAW_MOST = 1 << 23 /* ids of a row: their sum stays below 2^64 */ };
+struct draw {
+	double inv_t;   /* 1 / temperature, > 0 */
+	uint64_t u;     /* 0..DRAW_ALL-1 */
+	uint64_t top;   /* 0..DRAW_ALL; DRAW_ALL: all are kept */
+	uint64_t least; /* 0..DRAW_ONE */
+	uint32_t row;   /* of x */
+};
+
 enum { OP_STAMPS = 128 };
 #define OP_GIVEN 0x80000000u
 #define OP_NO_NAME 0xFFFFFFFFu
@@ -170,6 +188,10 @@ struct ops {
 	 * log-probabilities, best first; in a row whose log-sum-exp is not finite all are OP_NO_NAME. ids and logp [M,K] lie in alloc_shared
 	 * memory, there after sync. first [M] (alloc; NULL: not wanted) gets each row's best, or 0 where there is none: embed's `given`. names [N] (alloc). */
 	int (*topk_named)(struct dev *d, uint32_t *ids, float *logp, uint32_t *first, const real *x, int ldx, int M, int N, int K, const uint32_t *names);
+
+	/* M draws: ids[m] from row how[m].row of x, and vals[m], its logit. how: host; ids and vals [M] lie in
+	 * alloc_shared memory, there after sync. N <= DRAW_MOST. */
+	int (*draw)(struct dev *d, uint32_t *ids, float *vals, const real *x, int ldx, const struct draw *how, int M, int N);
 
 	/* ---- paged attention ---- */
 	int (*kv_new)(struct dev *d, struct kv_pool *p); /* sizes filled in by the caller */

@@ -86,6 +86,7 @@ const struct ops ops_cpu = {
 	.topk = cpu_topk,
 	.topk_async = cpu_topk,
 	.topk_named = cpu_topk_named,
+	.draw = cpu_draw,
 	.kv_new = cpu_kv_new,
 	.kv_free = cpu_kv_free,
 	.kv_write = cpu_kv_write,

@@ -35,7 +35,8 @@ struct piece {
 	int row0, n_rows; /* in the batch */
 	int logit0;       /* first logit row, -1 = none wanted */
 	int n_past;       /* n_kv before the round */
-	int needs;        /* likeliest tokens that its draws go by; 0 = whole rows */
+	int needs;        /* what its draws go by (sample.h) */
+	int drawn0;       /* first of the device's draws, -1 = none */
 	int emitted;      /* tokens this round produced */
 	int accepted;     /* proposals among them, */
 	int path[ENGINE_MAX_K]; /* these nodes */
@@ -138,6 +139,7 @@ struct engine {
 	real *d_features;                 /* device: [max_rows,3H] gathered for a draft */
 	real *given, *whole;              /* the host's side of d_features and logits; the same where it reads the device's memory */
 	struct { uint32_t *ids; float *vals, *lse; int K; } best; /* of each row of logits; K a row */
+	struct { uint32_t *ids; float *vals; struct draw *how; int n; } drawn; /* by the device; one a row that was to be drawn from; how: host */
 	struct { /* for the tap, and to be kept; by row of the batch, but for codes */
 		uint16_t *features, *hidden; /* bf16; features NULL where nobody needs them so */
 		uint8_t *codes; float *scales; /* where the device makes an 8-bit payload itself: of the rows from `from` on; else NULL */

@@ -1,5 +1,5 @@
-/* A row's likeliest tokens and its normaliser are there already (reads.c); so is the drawn token's logit: among them, or in the
- * row, where a draw went by the whole of it.
+/* A row's likeliest tokens and its normaliser are there already (reads.c); so is the drawn token's logit: the device's, which drew it;
+ * or among them; or in the row, where a draw went by the whole of it.
  */
 #include "serve/logprobs.h"
 #include <math.h>
@@ -7,6 +7,8 @@
 static float logit_of(const struct drawn_from *from, int row, uint32_t id)
 {
 	size_t at = (size_t)row, K = (size_t)from->K;
+	if (from->drawn)
+		return from->drawn_vals[at];
 	if (from->rows)
 		return (float)from->rows[at * (size_t)from->V + id];
 	for (size_t i = at * K; i < (at + 1) * K; i++)

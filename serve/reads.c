@@ -2,12 +2,14 @@
  *
  * Features, hidden states and logits lie in the device's memory. Of the logits the host gets the likeliest tokens of each
  * row, as many as the round asks for: that is all that a greedy draw, a draw among the k best, log-probabilities and (capture.c) the tap need.
- * Whole rows come only for draws that weigh the whole vocabulary (sample.h). Features for the tap are packed on the device as
+ * Draws that weigh the whole vocabulary are made on the device, of every row of a tree, since which of them will be reached
+ * is not known yet. Whole rows come only where penalties or a bias change them (sample.h). Features for the tap are packed on the device as
  * soon as the last of them is there, several blocks before the logits are, and travel beside the rest: nothing waits
  * for them but the tap, at the end of the round, and that not for long.
  * A host that can read the device's memory (the CPU) reads rows in place; all else is the same.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include "daemon/base/clock.h"
 #include "serve/engine_core.h"
 #include "serve/tap.h"
@@ -44,7 +46,11 @@ int reads_new(struct engine *g, int n_logits)
 	g->best.ids = o->alloc_shared(d, L * best * sizeof(uint32_t));
 	g->best.vals = o->alloc_shared(d, L * best * sizeof(float));
 	g->best.lse = o->alloc_shared(d, L * sizeof(float));
-	if (!g->features || !g->d_features || !g->hidden || !g->logits || !g->given || !g->whole || !g->best.ids || !g->best.vals || !g->best.lse)
+	g->drawn.ids = o->alloc_shared(d, L * sizeof(uint32_t));
+	g->drawn.vals = o->alloc_shared(d, L * sizeof(float));
+	g->drawn.how = calloc(L, sizeof *g->drawn.how);
+	if (!g->features || !g->d_features || !g->hidden || !g->logits || !g->given || !g->whole || !g->best.ids || !g->best.vals || !g->best.lse ||
+	    !g->drawn.ids || !g->drawn.vals || !g->drawn.how)
 		return -ENOMEM;
 	return g->o.tap ? packed_new(g, rows) : 0;
 }
@@ -52,9 +58,11 @@ int reads_new(struct engine *g, int n_logits)
 void reads_free(struct engine *g)
 {
 	struct dev *d = g->o.dev;
-	void *const arrays[] = {g->features, g->d_features, g->hidden, g->logits, g->best.ids, g->best.vals, g->best.lse, g->packed.features, g->packed.hidden, g->packed.codes};
+	void *const arrays[] = {g->features, g->d_features, g->hidden, g->logits, g->best.ids, g->best.vals, g->best.lse, g->drawn.ids, g->drawn.vals,
+				g->packed.features, g->packed.hidden, g->packed.codes};
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		d->ops->free(d, arrays[i]);
+	free(g->drawn.how);
 	if (d->own_memory) {
 		d->ops->free(d, g->given);
 		d->ops->free(d, g->whole);
@@ -121,7 +129,7 @@ bool reads_packed(struct engine *g)
 
 _Static_assert((int)SAMPLE_BEST >= (int)RECORD_MAX_TOPK && (int)SAMPLE_BEST >= (int)ENGINE_MAX_LOGPROBS, "what is read of a row holds whatever anybody asks for");
 
-/* How many of the likeliest this round needs of a row, 0 = whole rows are enough for everybody; and whether anybody normalises them. */
+/* How many of the likeliest this round needs of a row, 0 = nobody needs any; and whether anybody normalises them. */
 static int depth(const struct engine *g, bool *ret_lse)
 {
 	int K = 0;
@@ -140,6 +148,24 @@ static int depth(const struct engine *g, bool *ret_lse)
 	return K < g->V ? K : g->V;
 }
 
+/* The draws of a piece's n rows, or the rows themselves, for the host. */
+static int read_rows(struct engine *g, struct piece *p, int n)
+{
+	struct dev *d = g->o.dev;
+	size_t at = (size_t)p->logit0 * (size_t)g->V;
+	if (p->needs == SAMPLE_ROW)
+		return d->ops->copy_rows(d, g->whole + at, g->V, g->logits + at, g->V, NULL, n, g->V);
+	if (p->needs != SAMPLE_DRAW)
+		return 0;
+	p->drawn0 = g->drawn.n;
+	for (int i = p->logit0; i < p->logit0 + n; i++) {
+		struct draw *how = &g->drawn.how[g->drawn.n++];
+		*how = sample_draw(&p->s->req.sampling, g->tb.pos[g->tb.logit_rows[i]] + 1);
+		how->row = (uint32_t)i;
+	}
+	return 0;
+}
+
 int reads_logits(struct engine *g, bool with_hidden)
 {
 	struct dev *d = g->o.dev;
@@ -148,15 +174,18 @@ int reads_logits(struct engine *g, bool with_hidden)
 	bool lse;
 	if (with_hidden)
 		pack_hidden(g);
+	g->drawn.n = 0;
 	for (int i = 0; i < g->n_pieces && !r; i++) {
 		struct piece *p = &g->pieces[i];
-		size_t at = (size_t)p->logit0 * (size_t)g->V;
+		p->drawn0 = -1;
 		if (p->logit0 < 0)
 			continue;
 		p->needs = sample_needs(&p->s->req.sampling, g->V, piece_position(p));
-		if (!p->needs && d->own_memory)
-			r = o->copy_rows(d, g->whole + at, g->V, g->logits + at, g->V, NULL, p->prefill ? 1 : p->n_rows, g->V);
+		if (d->own_memory)
+			r = read_rows(g, p, p->prefill ? 1 : p->n_rows);
 	}
+	if (!r && g->drawn.n)
+		r = o->draw(d, g->drawn.ids, g->drawn.vals, g->logits, g->V, g->drawn.how, g->drawn.n, g->V);
 	g->best.K = depth(g, &lse);
 	if (!r && g->best.K)
 		r = o->topk_async(d, g->best.ids, g->best.vals, lse ? g->best.lse : NULL, g->logits, g->V, g->tb.n_logits, g->V, g->best.K);
@@ -166,7 +195,9 @@ int reads_logits(struct engine *g, bool with_hidden)
 struct drawn_from reads_of(const struct engine *g, const struct piece *p)
 {
 	size_t at = (size_t)p->logit0, K = (size_t)g->best.K;
-	return (struct drawn_from){.rows = !p->needs ? g->whole + at * (size_t)g->V : NULL, .ids = g->best.ids + at * K, .vals = g->best.vals + at * K,
+	bool drawn = p->drawn0 >= 0;
+	return (struct drawn_from){.drawn = drawn ? g->drawn.ids + p->drawn0 : NULL, .drawn_vals = drawn ? g->drawn.vals + p->drawn0 : NULL,
+				   .rows = !drawn && p->needs <= 0 ? g->whole + at * (size_t)g->V : NULL, .ids = g->best.ids + at * K, .vals = g->best.vals + at * K,
 				   .lse = g->best.lse + at, .K = g->best.K, .V = g->V};
 }
 

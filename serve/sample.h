@@ -6,9 +6,9 @@
  * position (min_tokens) become -inf.
  *
  * Greedy (temperature 0): the largest logit, the lowest id on ties.
- * Sampled: probabilities exp((l - max) / T) in double; top_k, then top_p over what is
- * left, then min_p; the inverse CDF in token-id order: the first kept id
- * whose running sum exceeds u * total. u in [0,1) is Philox4x32-10 with key =
+ * Sampled: ids weigh e^((l - max) / T), in whole numbers of 2^-40 of the best one's, so that what they come to has no order of
+ * summation and a GPU draws what the CPU draws (kernels/ops.h, struct draw); top_k, then top_p over what is left, then min_p, against the
+ * best; the inverse CDF in token-id order: the first kept id whose running sum exceeds u * total. u in [0,1) is Philox4x32-10 with key =
  * seed and counter = (position, choice, 0, 0), its first two words as 53 bits:
  * a draw is a pure function of the row, the tokens before it, the options and the position, so plain
  * and speculative decoding draw alike. Ranks among equal logits go by lower id.
@@ -16,7 +16,7 @@
  * Threads: a sampler is one thread's. No allocation after sampler_new.
  */
 #pragma once
-#include "kernels/dev.h"
+#include "kernels/ops.h"
 #include "serve/engine.h"
 
 struct sampler;
@@ -30,14 +30,13 @@ struct history { const uint32_t *tokens; int n_prompt, n; /* prompt and answer s
 void sampler_open(struct sampler *s, const struct sampling *how, const struct history *h);
 void sampler_saw(struct sampler *s, uint32_t id); /* it is now part of the answer */
 void sampler_close(struct sampler *s);
-/* The same draw from a row's likeliest tokens alone, in rank order (ops.h topk): as many as sample_needs says. 0: it
- * weighs, or changes, the whole row. position: the first that is drawn for; min_tokens may hold ids back there. */
-enum { SAMPLE_BEST = 256 };
+/* What a draw goes by. Above 0: so many of the row's likeliest tokens, in rank order (ops.h topk). SAMPLE_DRAW: the row as it is, which ops.h `draw` may
+ * do with sample_draw. SAMPLE_ROW: the row, changed, or more of its likeliest than SAMPLE_BEST. position: the first that is drawn for; min_tokens may hold ids back there. */
+enum { SAMPLE_BEST = 256, SAMPLE_ROW = 0, SAMPLE_DRAW = -1 };
 int sample_needs(const struct sampling *how, int V, uint32_t position);
+struct draw sample_draw(const struct sampling *how, uint32_t position); /* row 0 */
 uint32_t sample_best(struct sampler *s, const uint32_t *ids, const float *vals, const struct sampling *how, uint32_t position);
 /* position: that of the token being drawn. The row stays as it is. A row without any finite maximum gives token 0. */
 uint32_t sample_token(struct sampler *s, const real *logits, const struct sampling *how, uint32_t position);
-/* The rule's exponential: x in [-60, 0], the same bits on every CPU that adds and multiplies doubles. */
-double sample_exp(double x);
 /* The uniform number of the rule, for tests and for anybody who must reproduce a draw. */
 double sample_uniform(uint64_t seed, uint32_t choice, uint32_t position);

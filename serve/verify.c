@@ -15,6 +15,8 @@ static int follow(int at, uint32_t id, const uint32_t *proposed, const int16_t *
 static uint32_t draw(struct sampler *s, const struct drawn_from *from, int row, const struct sampling *how, uint32_t position)
 {
 	size_t at = (size_t)row;
+	if (from->drawn)
+		return from->drawn[at];
 	if (from->rows)
 		return sample_token(s, from->rows + at * (size_t)from->V, how, position);
 	return sample_best(s, from->ids + at * (size_t)from->K, from->vals + at * (size_t)from->K, how, position);

@@ -14,9 +14,11 @@ struct verdict {
 	int path[ENGINE_MAX_K]; /* the nodes accepted */
 };
 
-/* What is drawn from: for each row its K likeliest tokens (ops.h topk), where sample.h says that they suffice; else the rows. */
+/* What is drawn from: for each row what the device drew already; or the row; or else its K likeliest tokens (ops.h topk). Which of them suffices sample.h says. */
 struct drawn_from {
-	const real *rows; /* [n,V] or NULL */
+	const uint32_t *drawn;   /* [n] or NULL */
+	const float *drawn_vals; /* [n] their logits */
+	const real *rows;        /* [n,V] or NULL */
 	const uint32_t *ids;
 	const float *vals; /* [n,K] */
 	const float *lse;  /* [n]; what logprobs.c needs */

@@ -195,6 +195,7 @@ void cpu_rope_free(struct rope_cache *c);
 /* cpu/topk.c */
 int cpu_topk(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
 int cpu_topk_named(struct dev *d, uint32_t *ids, float *logp, uint32_t *first, const real *x, int ldx, int M, int N, int K, const uint32_t *names);
+int cpu_draw(struct dev *d, uint32_t *ids, float *vals, const real *x, int ldx, const struct draw *how, int M, int N);
 /* cpu/kv.c */
 int cpu_kv_new(struct dev *d, struct kv_pool *p);
 void cpu_kv_free(struct dev *d, struct kv_pool *p);

@@ -103,6 +103,7 @@ int cuda_copy_rows(struct dev *d, real *y, int ldy, const real *x, int ldx, cons
 int cuda_topk(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
 int cuda_topk_async(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K);
 int cuda_topk_named(struct dev *d, uint32_t *ids, float *logp, uint32_t *first, const real *x, int ldx, int M, int N, int K, const uint32_t *names);
+int cuda_draw(struct dev *d, uint32_t *ids, float *vals, const real *x, int ldx, const struct draw *how, int M, int N);
 int cuda_rmsnorm_backward(struct dev *d, real *dx, int lddx, real *dg, const real *dy, int lddy, const real *x, int ldx, const real *g, const real *rstd, int M, int H);
 int cuda_silu_gate_backward(struct dev *d, real *dgu, const real *dy, const real *gu, int M, int I);
 

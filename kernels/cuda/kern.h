@@ -52,6 +52,15 @@ cudaError_t ck_topk(cudaStream_t s, uint32_t *ids, float *vals, float *lse, cons
 cudaError_t ck_name(cudaStream_t s, uint32_t *ids, float *logp, uint32_t *first, const uint32_t *best, const float *vals, const float *lse, const uint32_t *names,
 		    int M, int N, int K);
 
+/* ---- draw.cu ---- */
+struct ck_draw { /* as struct draw */
+	double inv_t;
+	uint64_t u, top, least;
+	uint32_t row;
+};
+enum { CK_DRAW_FAR = -29, CK_DRAW_ONE_BITS = 40, CK_DRAW_ALL_BITS = 53 }; /* as kernels/cpu/draw.c */
+cudaError_t ck_draw(cudaStream_t s, uint32_t *ids, float *vals, const float *x, int ldx, const struct ck_draw *how, int M, int N);
+
 /* ---- attn.cu, prompt.cu: pages are [layer][page][kv head][page_tok][d] ---- */
 struct ck_kv {
 	void *k, *v; /* of the layer */

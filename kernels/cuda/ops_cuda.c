@@ -25,6 +25,7 @@ const struct ops ops_cuda = {
 	.topk = cuda_topk,
 	.topk_async = cuda_topk_async,
 	.topk_named = cuda_topk_named,
+	.draw = cuda_draw,
 	.kv_new = cuda_kv_new,
 	.kv_free = cuda_kv_free,
 	.kv_write = cuda_kv_write,

@@ -92,6 +92,20 @@ int cuda_topk_named(struct dev *d, uint32_t *ids, float *logp, uint32_t *first, 
 	return r || !M ? r : cuda_done(d, ck_name(cuda_of(d)->stream, ids, logp, first, best, vals, lse, names, M, N, K), "topk_named");
 }
 
+_Static_assert(sizeof(struct draw) == sizeof(struct ck_draw) && offsetof(struct draw, row) == offsetof(struct ck_draw, row), "one struct, under two names");
+_Static_assert(DRAW_ONE == (uint64_t)1 << CK_DRAW_ONE_BITS && DRAW_ALL == (uint64_t)1 << CK_DRAW_ALL_BITS, "one rule");
+
+int cuda_draw(struct dev *d, uint32_t *ids, float *vals, const real *x, int ldx, const struct draw *how, int M, int N)
+{
+	const void *on_dev;
+	if (M < 0 || N <= 0 || N > DRAW_MOST || ldx < N)
+		return cuda_bad(d, "draw");
+	if (!M)
+		return 0;
+	int r = cuda_stage(d, how, (size_t)M * sizeof *how, &on_dev);
+	return r ? r : cuda_done(d, ck_draw(cuda_of(d)->stream, ids, vals, x, ldx, on_dev, M, N), "draw");
+}
+
 /* By way of pinned room: ids [M,K], vals [M,K], lse [M], words of 4 bytes all of them */
 int cuda_topk(struct dev *d, uint32_t *ids, float *vals, float *lse, const real *x, int ldx, int M, int N, int K)
 {

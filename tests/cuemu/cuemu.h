@@ -86,6 +86,36 @@ template <class T> static inline T __shfl_xor_sync(unsigned mask, T v, int x)
 	return __shfl_sync(mask, v, (int)cuemu::lane ^ x);
 }
 
+/* Not fused: draw.cu, which asks for that, is compiled without contraction. */
+static inline double __dadd_rn(double a, double b)
+{
+	return a + b;
+}
+
+static inline double __dsub_rn(double a, double b)
+{
+	return a - b;
+}
+
+static inline double __dmul_rn(double a, double b)
+{
+	return a * b;
+}
+
+static inline long long __double_as_longlong(double v)
+{
+	long long bits;
+	memcpy(&bits, &v, sizeof bits);
+	return bits;
+}
+
+static inline double __longlong_as_double(long long bits)
+{
+	double v;
+	memcpy(&v, &bits, sizeof v);
+	return v;
+}
+
 template <class T> static inline T atomicAdd(T *p, T v)
 {
 	T old = *p;

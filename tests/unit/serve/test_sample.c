@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/draw.h"
 #include "serve/sample.h"
 #include "tests/unit/serve/toy.h"
 
@@ -74,42 +75,49 @@ static void test_inverse_cdf(void **state)
 
 enum { V = 300 };
 
-struct ranked { double p; int id; };
+struct ranked { double l; uint64_t w; int id; };
 
 static int by_rank(const void *a, const void *b)
 {
 	const struct ranked *x = a, *y = b;
-	if (x->p != y->p)
-		return x->p < y->p ? 1 : -1;
+	if (x->l != y->l)
+		return x->l < y->l ? 1 : -1;
 	return x->id - y->id;
+}
+
+/* The least whole number that is not below x of n, or the greatest that is not above it; x in 0..1. */
+static uint64_t of(double x, uint64_t n, bool up)
+{
+	unsigned __int128 product = (unsigned __int128)(uint64_t)(x * 0x1p53) * n;
+	return (uint64_t)(product >> 53) + (up && (uint64_t)product << 11);
 }
 
 /* The kept set by a full sort, and the draw from it. */
 static uint32_t reference(const real *l, const struct sampling *how, uint32_t pos)
 {
 	struct ranked r[V];
-	bool keep[V] = {false};
-	double max = -INFINITY, total = 0, sum = 0, p[V];
+	uint64_t keep[V] = {0}, total = 0, sum = 0;
+	double max = -INFINITY;
 	for (int i = 0; i < V; i++)
 		max = (double)l[i] > max ? (double)l[i] : max;
 	for (int i = 0; i < V; i++) {
-		p[i] = sample_exp(((double)l[i] - max) * (1 / (double)how->temperature));
-		r[i] = (struct ranked){(double)l[i], i};
+		double x = ((double)l[i] - max) * (1 / (double)how->temperature);
+		r[i] = (struct ranked){(double)l[i], x > -60 ? (uint64_t)nearbyint(draw_exp(x) * 0x1p40) : 0, i};
 	}
 	qsort(r, V, sizeof *r, by_rank);
 	int n = how->top_k > 0 && how->top_k < V ? how->top_k : V;
-	for (int i = 0; i < n; i++) /* as the rule sums: in id order over all, in rank order over top_k */
-		total += p[n < V ? r[i].id : i];
-	for (int i = 0; i < n && (i == 0 || sum < (double)how->top_p * total); i++) {
-		sum += p[r[i].id];
-		keep[r[i].id] = p[r[i].id] >= (double)how->min_p;
+	for (int i = 0; i < n; i++)
+		total += r[i].w;
+	for (int i = 0; i < n && (i == 0 || sum < of((double)how->top_p, total, true)); i++) {
+		sum += r[i].w;
+		keep[r[i].id] = (double)r[i].w >= (double)how->min_p * 0x1p40 ? r[i].w : 0;
 	}
 	total = sum = 0;
 	for (int i = 0; i < V; i++)
-		total += keep[i] ? p[i] : 0;
-	double want = sample_uniform(how->seed, how->choice, pos) * total;
+		total += keep[i];
+	uint64_t want = of(sample_uniform(how->seed, how->choice, pos), total, false);
 	for (int i = 0; i < V; i++) {
-		sum += keep[i] ? p[i] : 0;
+		sum += keep[i];
 		if (sum > want)
 			return (uint32_t)i;
 	}
@@ -173,22 +181,16 @@ static void test_best(void **state)
 	const struct token_bias bias = {1, 2};
 	const uint32_t held = 3;
 	const struct sampling whole[] = {
-		{.temperature = 1, .top_p = 1}, {.temperature = 1, .top_p = 1, .top_k = V}, {.top_p = 1, .bias = &bias, .n_bias = 1}, {.top_p = 1, .presence = 1},
-		{.top_p = 1, .frequency = -1}, {.top_p = 1, .repetition = 1.1f}, {.temperature = 1, .top_p = 1, .top_k = 5, .held = &held, .n_held = 1, .held_until = 4},
+		{.temperature = 1, .top_p = 1}, {.temperature = 1, .top_p = 1, .top_k = V}, {.temperature = 2, .top_p = 0.9f, .min_p = 0.1f},
+		{.top_p = 1, .bias = &bias, .n_bias = 1}, {.top_p = 1, .presence = 1}, {.top_p = 1, .frequency = -1}, {.top_p = 1, .repetition = 1.1f},
+		{.temperature = 1, .top_p = 1, .top_k = 257}, {.temperature = 1, .top_p = 1, .top_k = 5, .held = &held, .n_held = 1, .held_until = 4},
+		{.temperature = 1, .top_p = 1, .held = &held, .n_held = 1, .held_until = 4},
 	};
-	for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
-		assert_int_equal(sample_needs(&whole[i], V, 3), 0);
-	assert_int_equal(sample_needs(&whole[6], V, 4), 5);
+	for (int i = 0; i < (int)(sizeof whole / sizeof *whole); i++)
+		assert_int_equal(sample_needs(&whole[i], V, 3), i < 3 ? SAMPLE_DRAW : SAMPLE_ROW);
+	assert_int_equal(sample_needs(&whole[8], V, 4), 5);
+	assert_int_equal(sample_needs(&whole[9], V, 4), SAMPLE_DRAW);
 	sampler_free(s);
-}
-
-static void test_exp(void **state)
-{
-	(void)state;
-	for (double x = 0; x >= -60; x -= 0.00137)
-		if (!(fabs(sample_exp(x) / exp(x) - 1) <= 1e-13))
-			fail_msg("e^%g", x);
-	assert_true(sample_exp(0) == 1);
 }
 
 static void test_key(void **state)
@@ -263,6 +265,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_philox), cmocka_unit_test(test_greedy), cmocka_unit_test(test_inverse_cdf),
 					   cmocka_unit_test(test_filters), cmocka_unit_test(test_key),
-					   cmocka_unit_test(test_best), cmocka_unit_test(test_exp), cmocka_unit_test(test_penalties)};
+					   cmocka_unit_test(test_best), cmocka_unit_test(test_penalties)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
