@@ -201,6 +201,53 @@ static void ttt(double tflops)
 	say("TTT attention forward and backward", 14.0 / 2 * t.n * t.n * 4096 / best_of(3, ttt_once, &t) / 1e12, "TFLOP/s", tflops);
 }
 
+/* ---- draws from whole rows, and what it would take to have the rows on the host ---- */
+
+struct rows { real *x, *host; uint32_t *ids; float *vals; struct draw how[64]; int M, N; };
+
+static void draw_once(void *arg)
+{
+	struct rows *r = arg;
+	ok(d->ops->draw(d, r->ids, r->vals, r->x, r->N, r->how, r->M, r->N));
+}
+
+static void rows_once(void *arg)
+{
+	struct rows *r = arg;
+	ok(d->ops->copy_rows(d, r->host, r->N, r->x, r->N, NULL, r->M, r->N));
+}
+
+static void draws(void)
+{
+	static const int many[] = {1, 8, 64};
+	struct rows r = {.N = 151936 / shrink};
+	size_t n = 64 * (size_t)r.N;
+	uint64_t seed = 1;
+	r.x = memory(n * sizeof *r.x), r.host = d->ops->alloc_shared(d, n * sizeof *r.host);
+	r.ids = d->ops->alloc_shared(d, sizeof r.how / sizeof *r.how * sizeof *r.ids), r.vals = d->ops->alloc_shared(d, sizeof r.how / sizeof *r.how * sizeof *r.vals);
+	if (!r.host || !r.ids || !r.vals)
+		ok(-ENOMEM);
+	for (size_t i = 0; i < n; i++) { /* about normal, of deviation 2.5, and one in a thousand as a text's next words */
+		real sum = 0;
+		for (int j = 0; j < 4; j++)
+			sum += (real)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 40) * (real)0x1p-24;
+		r.host[i] = (sum - 2) * (real)4.3 + ((seed >> 40) % 1000 == 0 ? 10 : 0);
+	}
+	ok(d->ops->upload(d, r.x, r.host, n * sizeof *r.x));
+	ok(d->ops->sync(d));
+	for (int i = 0; i < 64; i++)
+		r.how[i] = (struct draw){.inv_t = 1, .u = (DRAW_ALL - 1) / 65 * (uint64_t)(i + 1), .top = DRAW_ALL / 20 * 19, .row = (uint32_t)i};
+	for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
+		char what[64];
+		r.M = many[i];
+		snprintf(what, sizeof what, "draw, top_p 0.95, %d rows of %d ids", r.M, r.N);
+		say(what, best_of(20, draw_once, &r) * 1e3, "ms", 0);
+		snprintf(what, sizeof what, "%d rows of %d ids to the host", r.M, r.N);
+		say(what, best_of(20, rows_once, &r) * 1e3, "ms", 0);
+	}
+	d->ops->free(d, r.x), d->ops->free(d, r.host), d->ops->free(d, r.ids), d->ops->free(d, r.vals);
+}
+
 int main(int argc, char **argv)
 {
 	struct errtext e = {""};
@@ -212,6 +259,7 @@ int main(int argc, char **argv)
 	printf("{\"device\": \"%s\"}\n", d->about);
 	double gbs = memory_limit(), tflops = product_limit();
 	layers("fast", gbs, tflops);
+	draws();
 	paged(true, gbs, tflops);
 	ttt(tflops);
 	dev_free(d);
