@@ -1,7 +1,7 @@
 /* The learner's side of what the daemon does: evaluations asked for and judged,
  * verdicts and rebases delivered in order. What it has not confirmed stays in the
- * outbox until it is there; an error it answers with is logged and dropped, since
- * saying the same again would not help.
+ * outbox until it is there, and free: one that is ending, as on a full disk, says Busy, and hears it in its
+ * next life. Any other error it answers with is logged and dropped, since saying the same again would not help.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +14,13 @@ enum { TELL_MS = 30000, ASK_MS = 3000, EVALUATE_MS = 600000, SILENT_MAX = 5 };
 
 static void act_told(void *arg, int r, json_t *params, const char *error)
 {
+	static const char busy[] = "io.redraft.Learn.Busy:";
 	struct act *a = arg;
 
 	(void)params;
 	a->sending = false;
-	if (r < 0)
-		return; /* not there: act_ask_learner finds it again and sends on */
+	if (r < 0 || (r == RPC_E_REMOTE && !strncmp(error, busy, sizeof busy - 1)))
+		return; /* not there, or not now: act_ask_learner finds it again and sends on */
 	if (r > 0)
 		log_warn("%s: %s; not said again", a->outbox[0].method, error);
 	json_decref(a->outbox[0].params);

@@ -34,6 +34,7 @@ struct peers {
 	int n_verdicts, n_evaluations, n_pauses, n_resumes, n_canaries;
 	uint32_t rebased, base; /* base: what it says its weights descend from */
 	int pairs;      /* -1: NotEnough; -2: NotReplayable */
+	int busy;        /* verdicts that find it ending */
 	int not_written; /* checkpoints for which its disk was full */
 	const char *purge_error; /* or NULL */
 	double gain, back_gain; /* of candidates; of an older version against live */
@@ -252,10 +253,18 @@ static void peers_verdict(void *ctx, struct rpc_call *call, json_t *params)
 	struct peers *p = ctx;
 
 	pthread_mutex_lock(&p->lock);
-	snprintf(p->verdicts[p->n_verdicts++ % 64], sizeof p->verdicts[0], "%d %s",
-		 (int)json_integer_value(json_object_get(params, "version")), json_string_value(json_object_get(params, "verdict")));
+	bool busy = p->busy > 0;
+
+	if (busy)
+		p->busy--;
+	else
+		snprintf(p->verdicts[p->n_verdicts++ % 64], sizeof p->verdicts[0], "%d %s",
+			 (int)json_integer_value(json_object_get(params, "version")), json_string_value(json_object_get(params, "verdict")));
 	pthread_mutex_unlock(&p->lock);
-	rpc_reply(call, NULL);
+	if (busy)
+		rpc_error(call, "io.redraft.Busy", "the learner is ending");
+	else
+		rpc_reply(call, NULL);
 }
 
 static void peers_rebase(void *ctx, struct rpc_call *call, json_t *params)

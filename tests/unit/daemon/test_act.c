@@ -420,6 +420,23 @@ static void the_learner_hears_of_a_rollback_later(void **state)
 	assert_true(peers_was_told(&peers, "2 quarantined"));
 }
 
+/* A verdict that finds the learner ending (its disk is full) is said again, and what comes after it keeps its turn. */
+static void a_busy_learner_is_told_again(void **state)
+{
+	(void)state;
+	both_on();
+	daemon_start();
+	live_up_to(2);
+	WAIT_FOR(peers_was_told(&peers, "2 accepted"));
+	pthread_mutex_lock(&peers.lock);
+	peers.busy = 2;
+	pthread_mutex_unlock(&peers.lock);
+	json_decref(must("Rollback", NULL));
+	WAIT_FOR(peers.rebased == 1);
+	assert_true(peers_was_told(&peers, "2 quarantined"));
+	assert_int_equal(peers.busy, 0);
+}
+
 static void crashes_converge(void **state)
 {
 	static const char *const points[] = {"act-activated", "store-named", "store-saved"};
@@ -443,7 +460,8 @@ int main(void)
 		T(the_whole_way), T(a_worse_candidate_is_rejected), T(a_candidate_that_forgets_is_rejected), T(wrong_weights_never_go_live), T(rollback_and_again),
 		T(children_of_what_was_rolled_back), T(a_retry_is_harmless), T(rollback_while_loading), T(rollback_loads_what_is_not_there),
 		T(a_full_disk_does_not_stop_rollback), T(nobody_is_there), T(status_socket_only_reads), T(pin_and_promote),
-		T(a_restart_goes_on), T(an_override_is_taken_over), T(its_own_way_back_is_taken_over), T(the_learner_hears_of_a_rollback_later), T(crashes_converge),
+		T(a_restart_goes_on), T(an_override_is_taken_over), T(its_own_way_back_is_taken_over), T(the_learner_hears_of_a_rollback_later), T(a_busy_learner_is_told_again),
+		T(crashes_converge),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
