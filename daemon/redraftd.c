@@ -172,9 +172,13 @@ static int redraftd_options(const struct redraftd_conf *c, struct act_options *r
 
 static int redraftd_check(const void *conf, struct errtext *e)
 {
+	const struct redraftd_conf *c = conf;
 	struct act_options o;
+	int r = redraftd_options(c, &o, e);
 
-	return redraftd_options(conf, &o, e);
+	if (!r)
+		r = web_check(c->listen_metrics, e);
+	return r ? r : watch_check(c->watch_conf, e);
 }
 
 /* The wall clock was set: what that changes, and what not. */
@@ -289,42 +293,6 @@ static int redraftd_doors(struct redraftd *d, struct errtext *e)
 	return r;
 }
 
-static int redraftd_start(struct redraftd *d, struct errtext *e)
-{
-	struct act_options o;
-	struct watch_options wo = {.brokers = d->conf.brokers, .topic = d->conf.watch_topic, .conf = d->conf.watch_conf,
-				   .drift = {.ignore = d->conf.drift_ignore, .alarm = d->conf.drift_alarm, .warm = d->conf.drift_warm}};
-	int r = loop_new(&d->loop);
-
-	d->metrics = metrics_new();
-	if (r < 0 || !d->metrics)
-		return errtext_set(e, -ENOMEM, "out of memory");
-	r = redraftd_options(&d->conf, &o, e);
-	if (!r)
-		r = act_new(d->loop, &o, d->metrics, &d->act, e); /* first of all: it takes the store's lock */
-	if (!r)
-		r = redraftd_books(d, e);
-	if (!r)
-		r = watch_new(&wo, &d->watch, e);
-	if (!r)
-		r = fleet_new(&(struct fleet_options){.loop = d->loop, .act = d->act, .role = (enum fleet_role)d->conf.fleet_role, .brokers = d->conf.brokers,
-						      .topic = d->conf.fleet_topic, .conf = d->conf.watch_conf, .versions = d->conf.fleet_versions}, &d->fleet, e);
-	if (!r)
-		r = redraftd_doors(d, e);
-	if (!r)
-		r = loop_timer_new(d->loop, redraftd_second, d, &d->second);
-	if (!r)
-		r = service_new(&(struct service_options){.loop = d->loop}, &d->service); /* the loop's turning is all there is to watch */
-	if (!r) {
-		loop_timer_set(d->second, 1000000);
-		(void)clock_sure_ms(&d->sure, NULL);
-		d->place = audit_place(&act_rollout(d->act)->s);
-		act_on_news(d->act, redraftd_heard, d);
-		audit_note(d->audit, "Start", NULL, json_incref(d->place), "redraftd " REDRAFT_COMMIT " started");
-	}
-	return r;
-}
-
 /* act first: it answers who waits, through admin, and that is audited. Every one of them takes NULL. */
 static void redraftd_end(struct redraftd *d)
 {
@@ -381,6 +349,43 @@ static void redraftd_reload(void *arg)
 	audit_note(d->audit, "Reload", NULL, NULL, "%s", e.text);
 }
 
+static int redraftd_start(struct redraftd *d, struct errtext *e)
+{
+	struct act_options o;
+	struct watch_options wo = {.brokers = d->conf.brokers, .topic = d->conf.watch_topic, .conf = d->conf.watch_conf,
+				   .drift = {.ignore = d->conf.drift_ignore, .alarm = d->conf.drift_alarm, .warm = d->conf.drift_warm}};
+	int r = loop_new(&d->loop);
+
+	d->metrics = metrics_new();
+	if (r < 0 || !d->metrics)
+		return errtext_set(e, -ENOMEM, "out of memory");
+	loop_on_signal(d->loop, redraftd_stop, redraftd_reload, d); /* from here on they wait for the loop: a SIGHUP while a large store is opened ends nothing */
+	r = redraftd_options(&d->conf, &o, e);
+	if (!r)
+		r = act_new(d->loop, &o, d->metrics, &d->act, e); /* first of all: it takes the store's lock */
+	if (!r)
+		r = redraftd_books(d, e);
+	if (!r)
+		r = watch_new(&wo, &d->watch, e);
+	if (!r)
+		r = fleet_new(&(struct fleet_options){.loop = d->loop, .act = d->act, .role = (enum fleet_role)d->conf.fleet_role, .brokers = d->conf.brokers,
+						      .topic = d->conf.fleet_topic, .conf = d->conf.watch_conf, .versions = d->conf.fleet_versions}, &d->fleet, e);
+	if (!r)
+		r = redraftd_doors(d, e);
+	if (!r)
+		r = loop_timer_new(d->loop, redraftd_second, d, &d->second);
+	if (!r)
+		r = service_new(&(struct service_options){.loop = d->loop}, &d->service); /* the loop's turning is all there is to watch */
+	if (!r) {
+		loop_timer_set(d->second, 1000000);
+		(void)clock_sure_ms(&d->sure, NULL);
+		d->place = audit_place(&act_rollout(d->act)->s);
+		act_on_news(d->act, redraftd_heard, d);
+		audit_note(d->audit, "Start", NULL, json_incref(d->place), "redraftd " REDRAFT_COMMIT " started");
+	}
+	return r;
+}
+
 int main(int argc, char **argv)
 {
 	struct redraftd d = {0};
@@ -394,15 +399,14 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	log_init("redraftd", redraftd_levels[d.conf.log_level]);
+	d.reload = (struct reload){.program = &redraftd_program, .argc = argc, .argv = argv, .conf = &d.conf, .apply = redraftd_apply, .arg = &d};
 	r = redraftd_start(&d, &e);
 	if (r < 0) {
 		log_error("cannot start: %s", e.text[0] ? e.text : strerror(-r));
 		redraftd_end(&d);
 		return 1;
 	}
-	d.reload = (struct reload){.program = &redraftd_program, .argc = argc, .argv = argv, .conf = &d.conf, .apply = redraftd_apply, .arg = &d};
 	reload_count(&d.reload, d.metrics);
-	loop_on_signal(d.loop, redraftd_stop, redraftd_reload, &d);
 	log_info("ready: store %s, sockets in %s", d.conf.store, d.conf.run_dir);
 	notify_state("READY=1");
 	r = loop_run(d.loop);

@@ -21,6 +21,7 @@ struct watch_options {
 	struct drift_rules drift;
 };
 
+int MUSTCHECK watch_check(const char *conf, struct errtext *e); /* does librdkafka know these settings? -EINVAL with e */
 int MUSTCHECK watch_new(const struct watch_options *o, struct watch **ret, struct errtext *e);
 struct watch *watch_free(struct watch *w);
 /* From now on records of this target only count; the topic may be other servers' too, with targets of their own. "": any. */

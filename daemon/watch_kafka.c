@@ -329,6 +329,15 @@ rd_kafka_conf_t *watch_settings(const char *brokers, const char *conf, struct er
 	return c;
 }
 
+int watch_check(const char *conf, struct errtext *e)
+{
+	rd_kafka_conf_t *c = conf[0] ? watch_settings("", conf, e) : NULL;
+
+	if (c)
+		rd_kafka_conf_destroy(c);
+	return c || !conf[0] ? 0 : -EINVAL;
+}
+
 int watch_connect(struct watch *w, struct errtext *e)
 {
 	static const char *const fixed[][2] = {

@@ -306,6 +306,14 @@ static int web_split(const char *listen, char ret_host[static ADDRESS_HOST], int
 	return 0;
 }
 
+int web_check(const char *listen, struct errtext *e)
+{
+	char host[ADDRESS_HOST];
+	int port;
+
+	return listen[0] ? web_split(listen, host, &port, e) : 0;
+}
+
 static int web_bind(struct web *w, struct loop *l, int port, struct errtext *e)
 {
 	int r;

@@ -34,6 +34,7 @@ struct web_options {
 	struct audit *audit;
 };
 
+int MUSTCHECK web_check(const char *listen, struct errtext *e); /* can it be listened at? -EINVAL with e */
 /* *ret = NULL when off. -EINVAL, -EADDRINUSE, what the token's file gives; with e. */
 int MUSTCHECK web_new(struct loop *l, const struct web_options *o, struct web **ret, struct errtext *e);
 struct web *web_free(struct web *w);

@@ -121,11 +121,17 @@ static const struct conf_entry entries[] = {
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
 
+static int check(const void *conf, struct errtext *e)
+{
+	const struct conf *c = conf;
+	return *c->source_conf ? source_kafka_check(c->source_conf, e) : 0;
+}
+
 static const struct conf_program program = {
 	.name = "redraft-learn",
 	.summary = "Trains the draft of a speculative-decoding server on what it serves. First argument \"init\": make version 1; "
 		   "\"train\", \"bootstrap\", \"collect\", \"export-records\", \"replay\", \"pack\", \"unpack\" have a --help of their own.",
-	.entries = entries, .struct_size = sizeof(struct conf)};
+	.entries = entries, .struct_size = sizeof(struct conf), .check = check};
 static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
 
 /* ---- options ---- */
@@ -353,6 +359,7 @@ static int run(struct conf *c, const struct dev_options *device, const struct fr
 		r = loop_new(&p.loop);
 	if (r)
 		return fail(2, *e.text ? e.text : strerror(-r));
+	loop_on_signal(p.loop, on_stop, on_reload, &p); /* from here on they wait for the loop: a SIGHUP ends nothing */
 	r = worker_start(&o, p.loop, src, fz, on_exit_of_worker, &p, &p.worker);
 	if (!r && !o.follow)
 		r = control_start(p.loop, c->run_dir, p.worker, &control, &e);
@@ -361,7 +368,6 @@ static int run(struct conf *c, const struct dev_options *device, const struct fr
 	if (!r)
 		r = service_new(&(struct service_options){.loop = p.loop, .alive = on_alive, .status = on_status, .arg = &p}, &p.service);
 	if (!r) {
-		loop_on_signal(p.loop, on_stop, on_reload, &p);
 		notify_state("READY=1\nSTATUS=learning for target %.12s", fz->target_fp);
 		log_info("target %.12s, %d tokens, %d wide; store %s; brokers %s", fz->target_fp, fz->V, fz->H, c->store, *c->brokers ? c->brokers : "none");
 		r = loop_run(p.loop);

@@ -234,6 +234,15 @@ static struct source *kafka_free(struct source *s)
 	return NULL;
 }
 
+int source_kafka_check(const char *extra, struct errtext *e)
+{
+	rd_kafka_conf_t *c = rd_kafka_conf_new();
+	int r = c ? kafka_settings(extra, "source.conf", set, c, e) : -ENOMEM;
+	if (c)
+		rd_kafka_conf_destroy(c);
+	return r;
+}
+
 int source_kafka_new(const struct source_options *o, struct source **ret, struct errtext *e)
 {
 	static const char *const fixed[][2] = {

@@ -40,5 +40,7 @@ struct source_options {
 	const char *brokers, *topic;
 	const char *extra; /* "k=v,k=v" for librdkafka (security), or NULL */
 };
+/* Does librdkafka know these settings and take their values? -EINVAL with e. */
+int MUSTCHECK source_kafka_check(const char *extra, struct errtext *e);
 /* Kafka by assign(): no group join, no commit. Does not wait for a broker. */
 int MUSTCHECK source_kafka_new(const struct source_options *o, struct source **ret, struct errtext *e);

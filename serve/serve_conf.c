@@ -1,9 +1,11 @@
 /* The table of redraft-serve's configuration (serve_conf.h). */
 #include "serve/serve_conf.h"
 #include <stddef.h>
+#include "daemon/base/address.h"
 #include "schemas/record.h"
 #include "serve/engine.h"
 #include "serve/openai.h"
+#include "serve/tap_produce.h"
 
 #define AT(field) offsetof(struct conf, field)
 
@@ -53,7 +55,20 @@ static const struct conf_entry entries[] = {
 
 static int check(const void *conf, struct errtext *e)
 {
-	return openai_check_domains(((const struct conf *)conf)->domains, e);
+	const struct conf *c = conf;
+	struct sockaddr_un a;
+
+	if (*c->listen && !address_is_tcp(c->listen))
+		return errtext_set(e, -EINVAL, "listen '%.100s' must be host:port, such as 127.0.0.1:8080", c->listen);
+	if (*c->listen_unix && address_unix(c->listen_unix, &a))
+		return errtext_set(e, -EINVAL, "listen_unix '%.120s' is longer than the %zu bytes a socket's path may have", c->listen_unix, sizeof a.sun_path - 1);
+	if (*c->extra) {
+		int r = tap_producer_check(c->extra, e);
+
+		if (r < 0)
+			return r;
+	}
+	return openai_check_domains(c->domains, e);
 }
 
 const struct conf_program serve_program = {

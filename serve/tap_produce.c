@@ -93,6 +93,17 @@ static int configure(const struct tap_producer *p, rd_kafka_conf_t *c, struct er
 	return r;
 }
 
+int tap_producer_check(const char *extra_conf, struct errtext *e)
+{
+	const struct tap_producer p = {.o = {.brokers = "", .extra_conf = extra_conf}};
+	rd_kafka_conf_t *c = rd_kafka_conf_new();
+	int r = c ? configure(&p, c, e) : -ENOMEM;
+
+	if (c)
+		rd_kafka_conf_destroy(c);
+	return r;
+}
+
 static int connect_handle(struct tap_producer *p, struct errtext *e)
 {
 	rd_kafka_conf_t *c = rd_kafka_conf_new();

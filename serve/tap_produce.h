@@ -22,6 +22,8 @@ struct tap_producer_options {
 
 enum { TAP_PRODUCE_E_FULL = 1, TAP_PRODUCE_E_SIZE = 2, TAP_PRODUCE_E_OTHER = 3 };
 
+/* Does librdkafka know these settings and take their values? -EINVAL with e. */
+int MUSTCHECK tap_producer_check(const char *extra_conf, struct errtext *e);
 int MUSTCHECK tap_producer_new(const struct tap_producer_options *o, struct tap_producer **ret, struct errtext *e);
 /* Waits at most ms for what is queued, then gives it up (on_lost for each). */
 struct tap_producer *tap_producer_free(struct tap_producer *p, int ms);

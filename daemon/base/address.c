@@ -1,5 +1,7 @@
 /* Addresses taken apart, and the socket files of the dead (address.h). */
 #include "daemon/base/address.h"
+#include <arpa/inet.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,6 +22,18 @@ int address_split(const char *where, char ret_host[static ADDRESS_HOST], const c
 	ret_host[n] = '\0';
 	*ret_port = colon + 1;
 	return 0;
+}
+
+bool address_is_tcp(const char *where)
+{
+	char host[ADDRESS_HOST];
+	unsigned char a[16];
+	const char *port;
+
+	if (address_split(where, host, &port) || strspn(port, "0123456789") != strlen(port) || strlen(port) > 5 || strtol(port, NULL, 10) > 65535)
+		return false;
+	host[strcspn(host, "%")] = '\0'; /* fe80::1%eth0 */
+	return !strchr(host, ':') || inet_pton(AF_INET6, host, a) == 1;
 }
 
 int address_unix(const char *path, struct sockaddr_un *ret)

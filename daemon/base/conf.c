@@ -147,16 +147,17 @@ static int conf_ini_line(struct conf_set *s, struct conf_ini *ini, char *line)
 
 static int conf_from_file(struct conf_set *s, const char *path)
 {
+	static const char mark[] = "\xef\xbb\xbf"; /* some editors begin a file of UTF-8 so */
 	struct conf_ini ini = {.path = path};
 	char *text, *next;
 	int r = fs_read_text(path, CONF_MAX_FILE, &text);
 
 	if (r < 0)
-		return errtext_set(s->e, r, "configuration file %.150s: %s", path, strerror(-r));
+		return errtext_set(s->e, r, "configuration file %.150s: %s", path, r == -EILSEQ ? "it holds a NUL byte and is no text" : strerror(-r));
 	ini.seen = calloc((size_t)s->n + 1, 1);
 	if (!ini.seen)
 		r = -ENOMEM;
-	for (char *line = text; !r && line; line = next) {
+	for (char *line = strncmp(text, mark, sizeof mark - 1) ? text : text + sizeof mark - 1; !r && line; line = next) {
 		next = strchr(line, '\n');
 		if (next)
 			*next++ = '\0';

@@ -101,6 +101,10 @@ int fs_read_text(const char *path, size_t max_bytes, char **ret)
 		free(text);
 		return r;
 	}
+	if (memchr(text, '\0', len)) { /* what stands behind it would be passed over */
+		free(text);
+		return -EILSEQ;
+	}
 	text[len] = '\0';
 	*ret = text;
 	return 0;

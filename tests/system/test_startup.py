@@ -1,6 +1,9 @@
 """Bad flags, files and ports: one sentence, exit status 2, nothing half-written."""
+import signal
 import socket
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +46,31 @@ def test_value_out_of_range(tmp_path):
     assert rc == 2 and "draft_k" in err, err
 
 
+@pytest.mark.parametrize("program, line, words", [
+    ("redraft-serve", "listen = 8080", "must be host:port"),
+    ("redraft-serve", "listen = :80:80", "must be host:port"),
+    ("redraft-serve", "listen_unix = " + "x" * 200, "longer than"),
+    ("redraft-serve", "capture.conf = sasl.mechanism", "key=value"),
+    ("redraft-serve", "capture.conf = linger.mz=3", "linger.mz"),
+    ("redraftd", "listen_metrics = 9464", "expected host:port"),
+    ("redraftd", "listen_metrics = localhost:99999", "0 to 65535"),
+    ("redraftd", "watch.conf = fetch.min.bites=1", "fetch.min.bites"),
+    ("redraft-learn", "source.conf = check.crcs=perhaps", "check.crcs"),
+    ("redraftd", "rollout.interval_s = 5\0", "NUL"),
+])
+def test_check_finds_what_the_start_would(tmp_path, program, line, words):
+    conf = tmp_path / "some.conf"
+    conf.write_text(("model = x\n" if program == "redraft-serve" else "") + line + "\n")
+    rc, _, err = run(program, "--config", conf, "--check")
+    assert rc == 2 and words in err and err.count("\n") == 1, err
+
+
+def test_a_file_with_a_byte_order_mark(tmp_path):
+    conf = tmp_path / "some.conf"
+    conf.write_text("model = x\r\nthreads = 1\r\n", encoding="utf-8-sig", newline="")
+    assert run("redraft-serve", "--config", conf, "--check")[0] == 0
+
+
 def test_missing_model(tmp_path):
     rc, _, err = run("redraft-serve", "--model", tmp_path / "none.gguf", "--run_dir", tmp_path, "--store", tmp_path, "--listen", f"127.0.0.1:{free_port()}")
     assert rc == 2 and "none.gguf" in err, err
@@ -78,6 +106,31 @@ def test_run_dir_taken(stack):
     rc, _, err = run("redraft-serve", "--model", stack.model, "--run_dir", stack.dir / "serve", "--store", stack.store, "--listen", f"127.0.0.1:{free_port()}")
     assert rc == 2 and err.strip(), err
     assert stack.chat().ok
+
+
+def ignores_sigpipe(pid):
+    """The first thing that a program's loop does."""
+    ignored = [x.split()[1] for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("SigIgn")]
+    return int(ignored[0], 16) >> (signal.SIGPIPE - 1) & 1
+
+
+def test_a_reload_that_comes_too_early_ends_nothing(tmp_path):
+    log = tmp_path / "log"
+    with open(log, "wb") as f:
+        p = subprocess.Popen([str(BIN / "redraftd"), "--store", str(tmp_path / "s"), "--run_dir", str(tmp_path / "r"), "--listen_metrics", ""], stderr=f)
+    try:
+        end = time.monotonic() + 60
+        while not ignores_sigpipe(p.pid) and time.monotonic() < end:
+            pass
+        p.send_signal(signal.SIGHUP)
+        while "reloaded" not in log.read_text() and p.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        assert p.poll() is None and "reloaded" in log.read_text(), (p.poll(), log.read_text())
+        p.send_signal(signal.SIGTERM)
+        assert p.wait(60) == 0
+    finally:
+        p.kill()
+        p.wait()
 
 
 def test_ctl_usage_and_nobody_there(tmp_path):

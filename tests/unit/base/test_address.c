@@ -37,6 +37,18 @@ static void split(void **state)
 	assert_int_equal(address_split(longest, host, &port), -EINVAL);
 }
 
+static void what_can_be_listened_at(void **state)
+{
+	static const char *const good[] = {"127.0.0.1:80", "[::1]:0", ":8080", "a.b:65535", "::1:9", "[fe80::1%eth0]:80", "localhost:1"};
+	static const char *const bad[] = {"", "8080", "host:", "a.b:http", "a:65536", "a:-1", "a:123456", ":80:80", "127.0.0.1:80:80", "[a.b:c]:9"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+		assert_true(address_is_tcp(good[i]));
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		assert_false(address_is_tcp(bad[i]));
+}
+
 static void sockets_of_the_dead(void **state)
 {
 	struct sockaddr_un a;
@@ -69,7 +81,7 @@ static void sockets_of_the_dead(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(split), cmocka_unit_test(sockets_of_the_dead)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(split), cmocka_unit_test(what_can_be_listened_at), cmocka_unit_test(sockets_of_the_dead)};
 
 	return cmocka_run_group_tests_name("address", tests, NULL, NULL);
 }
