@@ -207,6 +207,23 @@ static void show_and_help(void **state)
 	free(text);
 }
 
+/* Where versions are something else, --version 12 names one, and --version alone is the question as everywhere. */
+static void a_key_called_version(void **state)
+{
+	static const struct conf_entry of[] = {{"version", CONF_INT, 0, "0", 0, 100, NULL, false, "", "Version of the store."}, {0}};
+	const struct conf_program p = {.name = "redraft-test", .summary = "A test.", .entries = of, .struct_size = sizeof(int64_t)};
+	char *argv[] = {(char *)(uintptr_t)"redraft-test", (char *)(uintptr_t)"--version", (char *)(uintptr_t)"12"};
+	struct errtext e;
+	int64_t version = 0;
+
+	(void)state;
+	assert_int_equal(conf_load(&p, 3, argv, &version, NULL, 0, NULL, &e), 0);
+	assert_int_equal(version, 12);
+	assert_int_equal(conf_load(&p, 2, argv, &version, NULL, 0, NULL, &e), CONF_E_VERSION);
+	argv[2] = (char *)(uintptr_t)"--check";
+	assert_int_equal(conf_load(&p, 3, argv, &version, NULL, 0, NULL, &e), CONF_E_VERSION);
+}
+
 static void nearest(void **state)
 {
 	static const char *const verbs[] = {"status", "versions", "show", "promote", "rollback", "pin", "unpin", NULL};
@@ -223,6 +240,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {cmocka_unit_test(defaults_and_flags), cmocka_unit_test(precedence),
 					   cmocka_unit_test(unknown_names), cmocka_unit_test(values),
 					   cmocka_unit_test(positionals), cmocka_unit_test(show_and_help),
-					   cmocka_unit_test(nearest)};
+					   cmocka_unit_test(nearest), cmocka_unit_test(a_key_called_version)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
