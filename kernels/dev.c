@@ -1,7 +1,14 @@
 /* Choosing a device, and what all devices have. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "kernels/dev.h"
+
+int dev_all_threads(int share)
+{
+	long n = sysconf(_SC_NPROCESSORS_ONLN) / share;
+	return n < 1 ? 1 : n > DEV_MAX_THREADS ? DEV_MAX_THREADS : (int)n;
+}
 
 int dev_new(const struct dev_options *o, struct dev **ret, struct errtext *e)
 {

@@ -64,7 +64,10 @@ struct dev_options {
 };
 /* -ENODEV no GPU (DEV_CUDA only), -ENOENT no library for it, -ENOTSUP this CPU lacks the asked path; e says it in a sentence. */
 int MUSTCHECK dev_new(const struct dev_options *o, struct dev **ret, struct errtext *e);
-/* The two back ends. threads >= 1. -ENOTSUP: this CPU lacks the asked path. */
+enum { DEV_MAX_THREADS = 255 };
+/* One for each processor, where `share` processes have the machine to themselves: at least 1, at most as many as a device takes. */
+int dev_all_threads(int share);
+/* The two back ends. threads 1..DEV_MAX_THREADS. -ENOTSUP: this CPU lacks the asked path. */
 int MUSTCHECK dev_cpu_new(int threads, enum dev_isa isa, struct dev **ret);
 int MUSTCHECK dev_cuda_new(const struct dev_options *o, struct dev **ret, struct errtext *e);
 /* One more on the same hardware, for another thread (CPU: of one thread). What one packed the other can use. */

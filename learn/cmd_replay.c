@@ -43,7 +43,7 @@ static const struct conf_entry entries[] = {
 	{"csv", CONF_BOOL, AT(csv), "off", 0, 0, NULL, false, "", "comma-separated lines in place of the table"},
 	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "version store"},
 	{"target_fp", CONF_STRING, AT(target_fp), "", 0, 0, NULL, false, "", "fingerprint of the target; empty = the only one in store/frozen"},
-	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "threads", "compute threads; 0 = all processors"},
+	{"threads", CONF_INT, AT(threads), "0", 0, DEV_MAX_THREADS, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{NULL, CONF_STRING, 0, NULL, 0, 0, NULL, false, NULL, NULL},
 };
 static const struct conf_program program = {
@@ -252,7 +252,7 @@ static int replay(struct session *s, struct errtext *e)
 	else if (!r && c->against)
 		r = publish_read_version(c->store, (uint32_t)c->against, &s->fz, &s->draft[s->n_drafts++], e);
 	if (!r)
-		r = dev_cpu_new(c->threads ? (int)c->threads : (int)sysconf(_SC_NPROCESSORS_ONLN), ISA_AUTO, &d);
+		r = dev_cpu_new(c->threads ? (int)c->threads : dev_all_threads(1), ISA_AUTO, &d);
 	uint64_t began = clock_us(), said = 0;
 	for (int i = from - 1; i < to && !r && !stopped; i++) {
 		if (isatty(2) && clock_us() - said > SAY_US) {

@@ -59,7 +59,7 @@ static const struct conf_entry entries[] = {
 	{"device", CONF_ENUM, AT(device), "auto", 0, 0, "auto|cpu|cuda", false, "", "what computes; auto takes a GPU where one answers"},
 	{"device_math", CONF_ENUM, AT(device_math), "fast", 0, 0, "strict|fast", false, "", "on a GPU: fast multiplies in bf16, strict in f32; sums are f32"},
 	{"device_memory_mb", CONF_INT, AT(device_mb), "0", 0, 1e9, NULL, false, "MiB", "memory of a GPU that is taken at most, what cuBLAS and the driver need for themselves aside; 0 = no limit"},
-	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "threads", "compute threads; 0 = all processors"},
+	{"threads", CONF_INT, AT(threads), "0", 0, DEV_MAX_THREADS, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness"},
 	{"seed", CONF_INT, AT(seed), "1", 0, 9007199254740991.0, NULL, false, "", "seed of every random choice"},
 	{"train.ttt_steps", CONF_INT, AT(ttt_steps), "7", 1, TTT_MAX_STEPS, NULL, false, "steps", "unrolled steps of training-time test"},

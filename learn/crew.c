@@ -103,9 +103,8 @@ static int choose_gpu(const struct comm *c, struct errtext *e)
 
 int crew_device(const struct comm *c, struct dev_options *o, struct errtext *e)
 {
-	long all = sysconf(_SC_NPROCESSORS_ONLN) / c->local;
 	if (!o->threads)
-		o->threads = all > 1 ? (int)all : 1;
+		o->threads = dev_all_threads(c->local);
 	if (c->size == 1)
 		return 0;
 	if (met(c) ? o->kind == DEV_CPU : o->kind == DEV_CUDA)

@@ -63,7 +63,7 @@ static const struct conf_entry entries[] = {
 	{"device", CONF_ENUM, AT(device), "auto", 0, 0, "auto|cpu|cuda", false, "", "what computes; auto takes a GPU where one answers, at the lowest priority"},
 	{"device_math", CONF_ENUM, AT(device_math), "fast", 0, 0, "strict|fast", false, "", "on a GPU: fast multiplies in bf16, strict in f32; sums are f32"},
 	{"device_memory_mb", CONF_INT, AT(device_mb), "0", 0, 1e9, NULL, false, "MiB", "memory of a GPU that is taken at most, what cuBLAS and the driver need for themselves aside; 0 = no limit"},
-	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "threads", "compute threads; 0 = all processors"},
+	{"threads", CONF_INT, AT(threads), "0", 0, DEV_MAX_THREADS, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness of the compute threads"},
 	{"cpu.policy", CONF_ENUM, AT(policy), "batch", 0, 0, "other|batch|idle", false, "", "scheduling of the compute threads; idle: only what nobody else wants"},
 	{"slo.tpot_p95_ms", CONF_REAL, AT(tpot_ms), "0", 0, 1e6, NULL, true, "ms", "serving's P95 time per token beyond which learning is stretched, then paused; 0 = none"},

@@ -36,8 +36,10 @@ static int check(const struct engine_options *o, struct errtext *e)
 		return errtext_set(e, -EINVAL, "slowdown %g is below 1", o->slowdown);
 	if (o->draft_nodes < 0 || o->draft_nodes > ENGINE_MAX_NODES || (o->draft_mode == DRAFT_TREE && o->draft_nodes < 2))
 		return errtext_set(e, -EINVAL, "draft.nodes %d is outside 2..%d", o->draft_nodes, ENGINE_MAX_NODES);
-	if (o->prefill_chunk < 1 || o->max_queue < 1 || o->max_context < 2)
-		return errtext_set(e, -EINVAL, "prefill_chunk, max_queue and max_context must be positive");
+	if (o->prefill_chunk < 1 || o->max_queue < 1)
+		return errtext_set(e, -EINVAL, "prefill_chunk and max_queue must be positive");
+	if (o->max_context < 2)
+		return errtext_set(e, -EINVAL, "max_context %d has no room for a prompt and an answer: 2 at least", o->max_context);
 	if (o->kv_tokens < PAGE_TOK)
 		return errtext_set(e, -EINVAL, "kv_tokens %d is less than one page of %d", o->kv_tokens, PAGE_TOK);
 	if (o->n_eog < 0 || o->n_eog > (int)(sizeof o->eog_ids / sizeof *o->eog_ids))

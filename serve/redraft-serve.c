@@ -80,7 +80,7 @@ static int status_of(int r)
 
 static int open_model(struct serve *s, struct errtext *e)
 {
-	int threads = s->conf.threads ? (int)s->conf.threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+	int threads = s->conf.threads ? (int)s->conf.threads : dev_all_threads(1);
 	uint64_t start = clock_us();
 	struct errtext why = {""};
 	struct dev_options o = {.kind = (enum dev_kind)s->conf.device, .threads = threads, .isa = (enum dev_isa)s->conf.isa, .math = (enum dev_math)s->conf.device_math,

@@ -2,6 +2,7 @@
 #include "serve/serve_conf.h"
 #include <stddef.h>
 #include "daemon/base/address.h"
+#include "kernels/dev.h"
 #include "schemas/record.h"
 #include "serve/engine.h"
 #include "serve/openai.h"
@@ -26,7 +27,7 @@ static const struct conf_entry entries[] = {
 	 "On a GPU: strict gives a drafted answer the bits of a plain one, fast gives them up for faster prefill (kernels/cuda/README.md says by how much)."},
 	{"device_graphs", CONF_ENUM, AT(device_graphs), "auto", 0, 0, "auto|off", false, "",
 	 "On a GPU: auto launches what repeats from round to round as CUDA graphs, and launches plainly, saying why, what cannot be captured."},
-	{"threads", CONF_INT, AT(threads), "0", 0, 1024, NULL, false, "", "Compute threads; 0 takes one for each core."},
+	{"threads", CONF_INT, AT(threads), "0", 0, DEV_MAX_THREADS, NULL, false, "", "Compute threads; 0 takes one for each core."},
 	{"isa", CONF_ENUM, AT(isa), "auto", 0, 0, "auto|portable|avx2|avx512", false, "", "Which code path the kernels take."},
 	{"max_seqs", CONF_INT, AT(max_seqs), "8", 1, ENGINE_MAX_SEQS, NULL, false, "", "Requests decoded together."},
 	{"max_queue", CONF_INT, AT(max_queue), "64", 1, 65536, NULL, false, "", "Requests that may wait; more are answered 429."},

@@ -12,7 +12,7 @@
 
 struct pool;
 
-enum { POOL_MAX_THREADS = 255 };
+enum { POOL_MAX_THREADS = 255 }; /* also DEV_MAX_THREADS */
 
 int MUSTCHECK pool_new(int n_threads, struct pool **ret); /* -EINVAL, -ENOMEM, -EAGAIN */
 struct pool *pool_free(struct pool *p);

@@ -34,6 +34,12 @@ def test_unknown_flag_names_the_nearest(program, wrong, right):
     assert wrong.lstrip("-") in err and right in err, err
 
 
+@pytest.mark.parametrize("word", ["replay", "export"])
+def test_a_version_is_named_as_the_manual_says(tmp_path, word):
+    rc, out, err = run("redraft-learn", word, "--version", "12", "--store", tmp_path)
+    assert rc != 0 and not out and err, (rc, out, err)  # it goes on to what else is missing
+
+
 def test_unknown_key_in_a_file_names_the_nearest(tmp_path):
     conf = tmp_path / "serve.ini"
     conf.write_text("[capture]\nbrokrs = x\n")
@@ -50,6 +56,7 @@ def test_value_out_of_range(tmp_path):
     ("redraft-serve", "listen = 8080", "must be host:port"),
     ("redraft-serve", "listen = :80:80", "must be host:port"),
     ("redraft-serve", "listen_unix = " + "x" * 200, "longer than"),
+    ("redraft-serve", "threads = 256", "0 to 255"),
     ("redraft-serve", "capture.conf = sasl.mechanism", "key=value"),
     ("redraft-serve", "capture.conf = linger.mz=3", "linger.mz"),
     ("redraftd", "listen_metrics = 9464", "expected host:port"),

@@ -1,5 +1,29 @@
 /* Choosing a path by name and by CPU, and device memory. */
+#include <unistd.h>
 #include "kt.h"
+
+/* A machine of as many processors as the test says. */
+static long processors;
+
+long sysconf(int name)
+{
+	return name == _SC_NPROCESSORS_ONLN ? processors : name == _SC_PAGESIZE ? 4096 : -1;
+}
+
+static void threads_for_all(void **state)
+{
+	struct dev *d = NULL;
+	(void)state;
+	processors = 8;
+	assert_int_equal(dev_all_threads(1), 8);
+	assert_int_equal(dev_all_threads(3), 2);
+	assert_int_equal(dev_all_threads(9), 1);
+	processors = 384;
+	assert_int_equal(dev_all_threads(1), DEV_MAX_THREADS);
+	assert_int_equal(dev_cpu_new(dev_all_threads(1), ISA_PORTABLE, &d), 0); /* a device takes as many */
+	assert_null(dev_free(d));
+	assert_int_equal(dev_cpu_new(DEV_MAX_THREADS + 1, ISA_PORTABLE, &d), -EINVAL);
+}
 
 static void names(void **state)
 {
@@ -66,6 +90,6 @@ static void memory(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(automatic), KT_TESTS(memory)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(automatic), cmocka_unit_test(threads_for_all), KT_TESTS(memory)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
