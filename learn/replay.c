@@ -7,7 +7,7 @@
  * right so far, for the rest of a chain that has failed decides nothing. Those
  * rows are gathered for the matrix products and spread out again for attention,
  * whose op wants query row t beside trunk row t; the gaps hold finite numbers that
- * nobody reads. Then the rounds are walked: start at t, a accepted, next t+a+1.
+ * nobody reads, and see themselves alone, so that a short answer to a long prompt costs what its own rows do. Then the rounds are walked: start at t, a accepted, next t+a+1.
  *
  * Proposal j of row t stands for x_{t+2+j}: at most n-1-t of them can be judged,
  * and a row with none makes no round.
@@ -22,6 +22,7 @@ struct replay {
 	uint8_t *limit;         /* [n] proposals of a round that starts at row t; 0 = none starts there */
 	uint8_t *hits;          /* [n] how many of them are right, from the first on */
 	uint32_t *rows, *from;  /* [n] rows still right, and where each lay in the step before */
+	uint32_t *seg;          /* [n] from where each row sees: from the beginning if it is one of rows, else itself alone */
 	int m;                  /* how many */
 	int n_steps;
 };
@@ -83,8 +84,12 @@ static int step_attention(struct replay *p, int k, int n)
 			t->inverse[p->rows[i]] = (uint32_t)i;
 		TRY(spread(t, s, t->inverse, n));
 	}
+	for (int i = 0; i < n; i++)
+		p->seg[i] = (uint32_t)i;
+	for (int i = 0; i < p->m; i++)
+		p->seg[p->rows[i]] = 0;
 	ttt_kv_of(t, k, &kv);
-	return t->d->ops->ttt_attn(t->d, s->attn, s->lse, s->q, &kv, NULL, n, t->c.n_head, t->c.n_kv, t->c.hd,
+	return t->d->ops->ttt_attn(t->d, s->attn, s->lse, s->q, &kv, p->seg, n, t->c.n_head, t->c.n_kv, t->c.hd,
 				   (real)(1 / sqrt((double)t->c.hd)));
 }
 
@@ -186,7 +191,9 @@ int replay_accept_length(struct dev *d, const struct eagle3_config *c, const rea
 	p.hits = calloc(n, sizeof *p.hits);
 	p.rows = calloc(n, sizeof *p.rows);
 	p.from = calloc(n, sizeof *p.from);
-	res = p.limit && p.hits && p.rows && p.from ? run(&p, weights, k, ret) : -ENOMEM;
+	p.seg = calloc(n, sizeof *p.seg);
+	res = p.limit && p.hits && p.rows && p.from && p.seg ? run(&p, weights, k, ret) : -ENOMEM;
+	free(p.seg);
 	free(p.limit);
 	free(p.hits);
 	free(p.rows);
