@@ -80,11 +80,13 @@ static struct source *script(void)
 	return &s->base;
 }
 
+static const struct worker_pace quiet = {.publish_us = UINT64_MAX / 2, .checkpoint_us = UINT64_MAX / 2, .publish_min_steps = 1, .gate_k = 3, .governor = {.max_rows = 24}};
+
 static struct worker *begin(const struct world *w, const char *state, struct source *src, struct heard *h)
 {
 	struct worker *x = NULL;
 	struct worker_options o = {.learner = options(w, state), .device = {.kind = DEV_CPU, .threads = 1, .isa = ISA_PORTABLE}, .policy = SCHED_OTHER, .serve_socket = "", .daemon_socket = "",
-				   .pace = {.publish_us = UINT64_MAX / 2, .checkpoint_us = UINT64_MAX / 2, .publish_min_steps = 1, .gate_k = 3, .governor = {.max_rows = 24}}};
+				   .pace = quiet};
 	o.learner.max_epochs = 100000;
 	o.learner.pool_bytes = 1 << 24;
 	*h = (struct heard){0};
@@ -182,7 +184,8 @@ static void on_answer(void *arg, json_t *reply, const char *error, const char *m
 
 static void ask(struct worker *x, enum command_kind kind, struct answer *a)
 {
-	const struct command c = {.kind = kind, .k = 1, .done = on_answer, .arg = a};
+	struct command c = {.kind = kind, .k = 1, .done = on_answer, .arg = a, .pace = quiet};
+	c.pace.publish_us = c.pace.checkpoint_us = 1; /* CMD_PACE: always due */
 	*a = (struct answer){.loop = a->loop};
 	assert_int_equal(worker_post(x, &c), 0);
 }
@@ -245,6 +248,7 @@ static void test_candidate(void **unused)
 	obeyed(x, CMD_DRIFT, h.loop);
 	obeyed(x, CMD_PAUSE, h.loop);
 	obeyed(x, CMD_RESUME, h.loop);
+	obeyed(x, CMD_PACE, h.loop); /* what is due waits for it */
 	step = number(x, NULL, "step");
 	until(x, NULL, "step", step + 3);
 	until(x, "pending", "writing", 1);
