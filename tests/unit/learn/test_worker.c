@@ -112,6 +112,7 @@ static void until(struct worker *x, const char *in, const char *key, int64_t lea
 			return;
 		(void)nanosleep(&nap, NULL);
 	}
+	hold = false;
 	fail_msg("%s never came to %lld", key, (long long)least);
 }
 
