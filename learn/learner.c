@@ -277,8 +277,10 @@ int learner_rebase(struct learner *l, uint32_t n, struct errtext *e)
 	struct journal_entry x = {.kind = J_REBASE, .version = n};
 	struct draft d = {0};
 	int r = publish_read_version(l->o.store, n, l->fz, &d, e);
-	if (r)
+	if (r == -ENOMEM || r == -ENOENT)
 		return r;
+	if (r) /* whatever it is, it is that version's, and the learner can do without it */
+		return *e->text ? -EINVAL : errtext_set(e, -EINVAL, "version %u cannot be read: %s", n, strerror(-r));
 	memcpy(x.text, d.weights_sha, sizeof d.weights_sha);
 	draft_done(&d);
 	r = learner_do(l, &x, e);

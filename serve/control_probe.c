@@ -170,7 +170,7 @@ void on_probe(void *ctx, struct rpc_call *call, json_t *p)
 		uint32_t *ids = NULL;
 		size_t n = 0;
 
-		if (tokenizer_encode(c->o.tokenizer, json_string_value(text), json_string_length(text), false, &ids, &n) || n < 1)
+		if (tokenizer_encode(c->o.tokenizer, json_string_value(text), json_string_length(text), false, SIZE_MAX, &ids, &n) || n < 1)
 			j->refused = true;
 		else
 			submit(j, &j->one[j->n++], ids, n, (int)max_tokens);

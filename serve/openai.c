@@ -212,9 +212,9 @@ static void post_tokenize(struct openai *o, struct http_request *h, const json_t
 	int r = openai_check_model(&o->o.model, body, &e);
 
 	if (r == 0 && json_object_get(body, "messages"))
-		r = openai_encode_chat(&o->o.model, body, !json_is_false(gen), &p, &e);
+		r = openai_encode_chat(&o->o.model, body, !json_is_false(gen), openai_most_ids(&o->o.model), &p, &e);
 	else if (r == 0 && json_is_string(prompt))
-		r = openai_encode_text(&o->o.model, "prompt", prompt, &p, &e);
+		r = openai_encode_text(&o->o.model, "prompt", prompt, openai_most_ids(&o->o.model), &p, &e);
 	else if (r == 0)
 		r = openai_fail(&e, 400, "prompt", "invalid_value", "prompt must be a string, or messages a list.");
 	if (r < 0) {

@@ -2,6 +2,7 @@
  *
  * A raw prompt is the caller's to write whole, so control tokens in it are recognised,
  * as other engines do; in chat only the template's own markers are.
+ * It is read on the loop's thread, so reading ends where there are more tokens than can be used: everybody's streams wait meanwhile.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,16 +10,16 @@
 #include "serve/openai_request.h"
 #include "serve/tokenizer.h"
 
-/* Text that cannot fit, whatever its tokens are: refused before it is encoded. */
-static int check_bytes(const struct openai_model *m, const char *param, size_t len, struct openai_error *e)
+static int too_many(const struct openai_model *m, const char *param, int most, struct openai_error *e)
 {
-	size_t least = len / tokenizer_longest(m->tokenizer);
+	return most == m->max_context ? openai_fail(e, 400, param, "context_length_exceeded", "This model's maximum context length is %d tokens; the text has more.", most)
+				      : openai_fail(e, 400, param, "context_length_exceeded", "%d tokens are read of one request, and its text has more: send it in parts.", openai_most_ids(m));
+}
 
-	if (least <= (size_t)m->max_context)
-		return 0;
-	return openai_fail(e, 400, param, "context_length_exceeded",
-			   "This model's maximum context length is %d tokens; the text of %zu bytes is at least %zu tokens.", m->max_context, len,
-			   least);
+/* Text that cannot fit, whatever its tokens are: refused before it is encoded. */
+static int check_bytes(const struct openai_model *m, const char *param, size_t len, int most, struct openai_error *e)
+{
+	return len / tokenizer_longest(m->tokenizer) <= (size_t)most ? 0 : too_many(m, param, most, e);
 }
 
 static int append(struct openai_prompt *p, const uint32_t *ids, size_t n)
@@ -36,11 +37,12 @@ static int append(struct openai_prompt *p, const uint32_t *ids, size_t n)
 	return 0;
 }
 
-static int encode(const struct openai_model *m, const char *text, size_t len, bool special, struct openai_prompt *p)
+/* p comes to hold `most` ids at most, else -E2BIG. */
+static int encode(const struct openai_model *m, const char *text, size_t len, bool special, size_t most, struct openai_prompt *p)
 {
 	uint32_t *ids;
 	size_t n;
-	int r = tokenizer_encode(m->tokenizer, text, len, special, &ids, &n);
+	int r = tokenizer_encode(m->tokenizer, text, len, special, most == SIZE_MAX ? most : most - (size_t)p->n, &ids, &n);
 
 	if (r < 0)
 		return r;
@@ -52,6 +54,21 @@ static int encode(const struct openai_model *m, const char *text, size_t len, bo
 static int out_of_memory(struct openai_error *e)
 {
 	return openai_fail(e, 503, "", "overloaded", "The server is out of memory; try again.");
+}
+
+/* The text is valid UTF-8: the JSON parser saw to that. */
+static int encode_failed(const struct openai_model *m, const char *param, int most, int r, struct openai_error *e)
+{
+	if (r == -E2BIG)
+		return too_many(m, param, most, e);
+	if (r == -EMSGSIZE)
+		return openai_fail(e, 400, param, "invalid_value", "%s holds a word of more than %d bytes.", param, TOKENIZER_WORD);
+	return out_of_memory(e);
+}
+
+int openai_most_ids(const struct openai_model *m)
+{
+	return m->max_context > OPENAI_MOST_IDS ? m->max_context : OPENAI_MOST_IDS;
 }
 
 /* Some models' texts begin with a token of their own (Llama 3), unless the caller wrote it. */
@@ -70,23 +87,23 @@ static int begin(const struct openai_model *m, struct openai_prompt *p)
 	return 0;
 }
 
-int openai_encode_text(const struct openai_model *m, const char *param, const json_t *text, struct openai_prompt *ret,
+int openai_encode_text(const struct openai_model *m, const char *param, const json_t *text, int most, struct openai_prompt *ret,
 		       struct openai_error *e)
 {
 	struct openai_prompt p = {0};
-	int r = check_bytes(m, param, json_string_length(text), e);
+	int r = check_bytes(m, param, json_string_length(text), most, e);
 
 	if (r < 0)
 		return r;
-	if (encode(m, json_string_value(text), json_string_length(text), true, &p) < 0 || begin(m, &p) < 0) {
+	if ((r = encode(m, json_string_value(text), json_string_length(text), true, (size_t)most, &p)) < 0 || (r = begin(m, &p)) < 0) {
 		free(p.ids);
-		return out_of_memory(e); /* the text is valid UTF-8: the JSON parser saw to that */
+		return encode_failed(m, param, most, r, e);
 	}
 	*ret = p;
 	return 0;
 }
 
-int openai_encode_chat(const struct openai_model *m, const json_t *body, bool generation, struct openai_prompt *ret,
+int openai_encode_chat(const struct openai_model *m, const json_t *body, bool generation, int most, struct openai_prompt *ret,
 		       struct openai_error *e)
 {
 	const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
@@ -110,10 +127,11 @@ int openai_encode_chat(const struct openai_model *m, const json_t *body, bool ge
 		buf_done(&text);
 		return r == -ENOMEM ? out_of_memory(e) : openai_fail(e, 400, "messages", "invalid_value", "%s.", why.text);
 	}
-	r = check_bytes(m, "messages", text.len, e);
-	for (int i = 0; i < n && r == 0; i++)
-		if (encode(m, (const char *)text.data + seg[i].offset, seg[i].len, seg[i].special, &p) < 0)
-			r = out_of_memory(e);
+	r = check_bytes(m, "messages", text.len, most, e);
+	for (int i = 0; i < n && r == 0; i++) {
+		int bad = encode(m, (const char *)text.data + seg[i].offset, seg[i].len, seg[i].special, (size_t)most, &p);
+		r = bad < 0 ? encode_failed(m, "messages", most, bad, e) : 0;
+	}
 	free(seg);
 	buf_done(&text);
 	if (r < 0) {
@@ -126,5 +144,5 @@ int openai_encode_chat(const struct openai_model *m, const json_t *body, bool ge
 
 int openai_append_text(const struct openai_model *m, const char *text, struct openai_prompt *p, struct openai_error *e)
 {
-	return encode(m, text, strlen(text), false, p) < 0 ? out_of_memory(e) : 0;
+	return encode(m, text, strlen(text), false, SIZE_MAX, p) < 0 ? out_of_memory(e) : 0;
 }

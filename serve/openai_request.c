@@ -293,14 +293,14 @@ static int check_fit(const struct openai_model *m, const struct openai_request *
 			   "This model's maximum context length is %d tokens; the prompt holds %lld and %lld more were asked for.", m->max_context, n, want);
 }
 
-/* One that is too long ends it at once: the others' texts may be long too, and everybody waits while they are read. */
-static int get_one_prompt(const struct openai_model *m, const json_t *v, struct openai_request *q, struct openai_error *e)
+/* One that is too long ends it at once: the others' texts may be long too, and everybody waits while they are read. left: ids that those before leave. */
+static int get_one_prompt(const struct openai_model *m, const json_t *v, struct openai_request *q, int *left, struct openai_error *e)
 {
 	struct openai_prompt *p = &q->prompts[q->n_prompts];
 	int r;
 
 	if (json_is_string(v))
-		r = openai_encode_text(m, "prompt", v, p, e);
+		r = openai_encode_text(m, "prompt", v, *left < m->max_context ? *left : m->max_context, p, e);
 	else if (json_is_array(v))
 		r = get_ids(m, v, p, e);
 	else
@@ -308,6 +308,7 @@ static int get_one_prompt(const struct openai_model *m, const json_t *v, struct 
 	if (r < 0)
 		return r;
 	q->n_prompts++;
+	*left -= p->n < *left ? p->n : *left;
 	if (p->n == 0)
 		return field_wrong(e, "prompt", "at least one token long");
 	return check_fit(m, q, q->n_prompts - 1, e);
@@ -318,7 +319,7 @@ static int get_prompts(const struct openai_model *m, const json_t *body, struct 
 	const json_t *v = field_get(body, "prompt");
 	bool many = json_is_array(v) && !json_is_integer(json_array_get(v, 0));
 	size_t n = many ? json_array_size(v) : 1;
-	int r = 0;
+	int r = 0, left = openai_most_ids(m);
 
 	if (n == 0 || n > OPENAI_MAX_PROMPTS)
 		return openai_fail(e, 400, "prompt", "invalid_value", "prompt must hold 1 to %d prompts.", OPENAI_MAX_PROMPTS);
@@ -326,7 +327,7 @@ static int get_prompts(const struct openai_model *m, const json_t *body, struct 
 	if (!q->prompts)
 		return field_no_memory(e);
 	for (size_t i = 0; i < n && r == 0; i++)
-		r = get_one_prompt(m, many ? json_array_get(v, i) : v, q, e);
+		r = get_one_prompt(m, many ? json_array_get(v, i) : v, q, &left, e);
 	return r;
 }
 
@@ -356,7 +357,7 @@ static int get_chat(const struct openai_model *m, const json_t *body, struct ope
 	q->prompts = calloc(1, sizeof *q->prompts);
 	if (!q->prompts)
 		return field_no_memory(e);
-	r = openai_encode_chat(m, body, true, &q->prompts[0], e);
+	r = openai_encode_chat(m, body, true, m->max_context, &q->prompts[0], e);
 	if (r < 0)
 		return r;
 	q->n_prompts = 1;

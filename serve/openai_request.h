@@ -62,10 +62,13 @@ void openai_request_done(struct openai_request *q);
 
 /* Is it worth building a tree of? Bounds nesting and the number of values, whose memory is many times the text's. */
 bool openai_json_bounded(const char *body, size_t len);
-/* Messages (and tools) to ids; also for /tokenize. */
-int MUSTCHECK openai_encode_chat(const struct openai_model *m, const json_t *body, bool generation, struct openai_prompt *ret,
+/* Messages (and tools) to ids; also for /tokenize. most: ids at most, else a 400. */
+int MUSTCHECK openai_encode_chat(const struct openai_model *m, const json_t *body, bool generation, int most, struct openai_prompt *ret,
 				 struct openai_error *e);
-int MUSTCHECK openai_encode_text(const struct openai_model *m, const char *param, const json_t *text, struct openai_prompt *ret,
+int MUSTCHECK openai_encode_text(const struct openai_model *m, const char *param, const json_t *text, int most, struct openai_prompt *ret,
 				 struct openai_error *e);
+/* How many ids are made of one request's text at most, all its prompts together: what the others wait for meanwhile is some tenths of a second. */
+enum { OPENAI_MOST_IDS = 1 << 18 };
+int openai_most_ids(const struct openai_model *m); /* that, or the context where it is longer */
 int MUSTCHECK openai_append_text(const struct openai_model *m, const char *text, struct openai_prompt *p, struct openai_error *e);
 int MUSTCHECK openai_check_model(const struct openai_model *m, const json_t *body, struct openai_error *e);

@@ -26,12 +26,14 @@ static const struct token *added_at(const struct tokenizer *t, const char *p, si
 	return NULL;
 }
 
-static int encode_pieces(const struct tokenizer *t, struct bpe_scratch *s, const char *text, size_t len, uint32_t *ids, size_t *n)
+static int encode_pieces(const struct tokenizer *t, struct bpe_scratch *s, const char *text, size_t len, size_t most, uint32_t *ids, size_t *n)
 {
 	for (size_t at = 0; at < len;) {
 		size_t end = pretokenize_next(t->pre, (const uint8_t *)text, len, at), got = 0;
 		uint32_t whole = t->whole ? tokenizer_find_whole(t, text + at, end - at) : NO_ID;
 		int r = 0;
+		if (most != SIZE_MAX && end - at > TOKENIZER_WORD)
+			return -EMSGSIZE;
 		if (whole != NO_ID)
 			ids[*n + got++] = whole;
 		else
@@ -40,13 +42,15 @@ static int encode_pieces(const struct tokenizer *t, struct bpe_scratch *s, const
 			return r;
 		*n += got;
 		at = end;
+		if (*n > most)
+			return -E2BIG;
 	}
 	return 0;
 }
 
 /* Text between added tokens; Qwen2's is normalised first (a composed character has no more bytes than its parts,
  * but a few singletons are longer than what they stand in for: ids has room for three times the text). */
-static int encode_plain(const struct tokenizer *t, struct bpe_scratch *s, const char *text, size_t len, uint32_t *ids, size_t *n)
+static int encode_plain(const struct tokenizer *t, struct bpe_scratch *s, const char *text, size_t len, size_t most, uint32_t *ids, size_t *n)
 {
 	struct buf normal = BUF_INIT(0);
 	size_t ascii = 0;
@@ -55,15 +59,15 @@ static int encode_plain(const struct tokenizer *t, struct bpe_scratch *s, const 
 	while (ascii < len && (uint8_t)text[ascii] < 0x80)
 		ascii++;
 	if (t->pre != PRE_QWEN2 || ascii == len)
-		return encode_pieces(t, s, text, len, ids, n);
+		return encode_pieces(t, s, text, len, most, ids, n);
 	r = nfc_append(&normal, text, len);
 	if (r == 0)
-		r = encode_pieces(t, s, (const char *)normal.data, normal.len, ids, n);
+		r = encode_pieces(t, s, (const char *)normal.data, normal.len, most, ids, n);
 	buf_done(&normal);
 	return r;
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool special, uint32_t **ret_ids, size_t *ret_n)
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool special, size_t most, uint32_t **ret_ids, size_t *ret_n)
 {
 	struct bpe_scratch s = {0};
 	uint32_t *ids, id;
@@ -82,12 +86,14 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
 			at++;
 			continue;
 		}
-		r = encode_plain(t, &s, text + from, at - from, ids, &n);
+		r = encode_plain(t, &s, text + from, at - from, most, ids, &n);
 		ids[n++] = id;
 		from = at += k->text_len;
 	}
 	if (r == 0)
-		r = encode_plain(t, &s, text + from, len - from, ids, &n);
+		r = encode_plain(t, &s, text + from, len - from, most, ids, &n);
+	if (r == 0 && n > most) /* the last was an added token */
+		r = -E2BIG;
 	bpe_scratch_done(&s);
 	if (r < 0) {
 		free(ids);

@@ -13,8 +13,11 @@ int MUSTCHECK tokenizer_load(const struct gguf *g, struct tokenizer **ret, struc
 int MUSTCHECK tokenizer_from_hf(const struct hf_tokenizer *h, const int64_t *eog, int n_eog, struct tokenizer **ret, struct errtext *e);
 struct tokenizer *tokenizer_free(struct tokenizer *t);
 /* ids malloc'd. special: special tokens in the text are recognised (rendered
- * templates) or treated as plain text (user content). Invalid UTF-8: -EILSEQ. */
-int MUSTCHECK tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool special, uint32_t **ret_ids, size_t *ret_n);
+ * templates) or treated as plain text (user content). Invalid UTF-8: -EILSEQ.
+ * most: -E2BIG as soon as there are more ids than that, so that a long text costs what a text of so many ids does; -EMSGSIZE: a word (what is merged
+ * as one) of more than TOKENIZER_WORD bytes. SIZE_MAX: neither. */
+enum { TOKENIZER_WORD = 256 << 10 };
+int MUSTCHECK tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool special, size_t most, uint32_t **ret_ids, size_t *ret_n);
 /* bytes of one token (may end inside a UTF-8 sequence); special tokens give "" */
 const char *tokenizer_token(const struct tokenizer *t, uint32_t id, size_t *ret_len);
 /* the token as the vocabulary writes it ("Ġthe"), NULL past its end */

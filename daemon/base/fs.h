@@ -1,5 +1,5 @@
 /* Files that are never half-written: a nameless file + fsync + a name beside it + rename + fsync of the folder. A writer that is killed
- * leaves none behind (on a file system without O_TMPFILE: NAME.tmp-*).
+ * leaves none behind, but for the moment between that name and the rename (on a file system without O_TMPFILE: at any moment, NAME.tmp-*).
  *
  * fs_map gives a read-only private mapping; it stays valid after the file is
  * renamed over or unlinked, because we never write in place.

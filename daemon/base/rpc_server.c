@@ -202,9 +202,19 @@ bool rpc_wants_more(const struct rpc_call *call)
 	return call->more && !call->oneway;
 }
 
+/* Has the peer closed, and not only the way to us? Then it reads no answer either. */
+static bool conn_hung_up(int fd)
+{
+	struct pollfd p = {.fd = fd};
+
+	return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR));
+}
+
 bool rpc_is_gone(const struct rpc_call *call)
 {
-	return !call->conn || call->conn->doomed;
+	const struct rpc_conn *c = call->conn;
+
+	return !c || c->doomed || (c->eof && conn_hung_up(c->fd)); /* who closed his half is not read from any more */
 }
 
 int rpc_more(struct rpc_call *call, json_t *params)
@@ -353,14 +363,6 @@ static void conn_pump(struct rpc_conn *c)
 	else
 		event_del(c->rd); /* enough is waiting; read on when it has been answered */
 	conn_arm(c);
-}
-
-/* Has the peer closed, and not only the way to us? Then it reads no answer either. */
-static bool conn_hung_up(int fd)
-{
-	struct pollfd p = {.fd = fd};
-
-	return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR));
 }
 
 static void conn_read(evutil_socket_t fd, short what, void *arg)

@@ -313,7 +313,7 @@ static void read_prompts(const struct target *t, const char *path, struct prompt
 			line[n++] = end ? '\n' : *c;
 			c += end;
 		}
-		if (n && !tokenizer_encode(t->tokenizer, line, n, true, &p->ids[p->n], &count) && count > 0)
+		if (n && !tokenizer_encode(t->tokenizer, line, n, true, SIZE_MAX, &p->ids[p->n], &count) && count > 0)
 			p->n_ids[p->n++] = count < 200 ? (int)count : 200;
 	}
 	if (f)

@@ -7,7 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "daemon/admin_inside.h"
 #include "daemon/base/clock.h"
@@ -146,12 +150,42 @@ static void listeners_come_and_go(void **state)
 	assert_int_equal(heard, 5 * ADMIN_TAILS);
 }
 
+/* The same of those who first shut the half they write, and some time later the other. */
+static void listeners_go_by_halves(void **state)
+{
+	static const char ask_for_more[] = "{\"method\":\"io.redraft.Daemon.Tail\",\"parameters\":{\"last\":0},\"more\":true}";
+	struct errtext e = {.text = ""};
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	char answer[4096];
+	int heard = 0;
+
+	(void)state;
+	whole_run();
+	assert_true(snprintf(a.sun_path, sizeof a.sun_path, "%s", fixture_path("daemon/control.sock")) < (int)sizeof a.sun_path);
+	for (int i = 0; i < ADMIN_TAILS + 1; i++) {
+		int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+		assert_int_equal(connect(fd, (void *)&a, sizeof a), 0);
+		assert_int_equal(write(fd, ask_for_more, sizeof ask_for_more), sizeof ask_for_more);
+		assert_int_equal(shutdown(fd, SHUT_WR), 0);
+		ssize_t n = read(fd, answer, sizeof answer - 1);
+		assert_true(n > 0);
+		answer[n] = '\0';
+		assert_non_null(strstr(answer, "\"continues\""));
+		(void)usleep(20000); /* the end of his half has been seen by then */
+		close(fd);
+	}
+	if (rpc_call_stream(fixture_path("daemon/control.sock"), "io.redraft.Daemon.Tail", json_pack("{s:i}", "last", 0), 60000, tail_enough, &heard, &e))
+		fail_msg("%s", e.text);
+	assert_int_equal(heard, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(what_is_answered_is_in_the_log, whole_setup, whole_teardown),
 		cmocka_unit_test_setup_teardown(a_log_that_cannot_be_written_is_owned_up_to, whole_setup, whole_teardown),
 		cmocka_unit_test_setup_teardown(listeners_come_and_go, whole_setup, whole_teardown),
+		cmocka_unit_test_setup_teardown(listeners_go_by_halves, whole_setup, whole_teardown),
 		cmocka_unit_test_setup_teardown(what_the_learner_refuses_is_declared, whole_setup, whole_teardown),
 	};
 

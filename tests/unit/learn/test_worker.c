@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include "daemon/base/loop.h"
@@ -318,8 +319,43 @@ static void test_candidate_not_written(void **unused)
 	world_done(&w);
 }
 
+/* A version whose files are not what they should be is no reason to end: who asked is told, and asks no more. */
+static void test_rebase_to_what_cannot_be_read(void **unused)
+{
+	static const char zeros[4096];
+	struct world w;
+	struct heard h;
+	struct answer a;
+	char state[300], path[512];
+	(void)unused;
+	world_init(&w, 4);
+	(void)snprintf(state, sizeof state, "%s/s", w.dir);
+	(void)snprintf(path, sizeof path, "%s/versions/7", w.store);
+	assert_int_equal(fs_mkdirs(path), 0);
+	(void)snprintf(path, sizeof path, "%s/versions/7/manifest.json", w.store);
+	struct worker *x = begin(&w, state, script(), &h);
+	until(x, NULL, "step", 3);
+	for (int i = 0; i < 3; i++) {
+		if (i < 2)
+			assert_int_equal(fs_write_atomic(path, i ? zeros : "{", i ? sizeof zeros : 1), 0);
+		else /* it can be opened, and not read */
+			assert_true(unlink(path) == 0 && mkdir(path, 0700) == 0);
+		struct command c = {.kind = CMD_REBASE, .version = 7, .done = on_answer, .arg = &a, .pace = quiet};
+		a = (struct answer){.loop = h.loop};
+		assert_int_equal(worker_post(x, &c), 0);
+		assert_int_equal(loop_run(h.loop), 0);
+		assert_string_equal(a.error, "io.redraft.BadVersion");
+	}
+	until(x, NULL, "step", number(x, NULL, "step") + 2);
+	worker_stop(x);
+	assert_int_equal(h.n, 0);
+	loop_free(h.loop);
+	world_done(&w);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop), cmocka_unit_test(test_bad_state), cmocka_unit_test(test_candidate), cmocka_unit_test(test_candidate_not_written)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop), cmocka_unit_test(test_bad_state), cmocka_unit_test(test_candidate), cmocka_unit_test(test_candidate_not_written),
+					   cmocka_unit_test(test_rebase_to_what_cannot_be_read)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

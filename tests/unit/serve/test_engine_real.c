@@ -113,7 +113,7 @@ static void test_law(void **state)
 	assert_int_equal(dev_cpu_new(2, ISA_AUTO, &d), 0);
 	if (target_open(d, path, DT_BF16, 512, &t, &e))
 		fail_msg("%s", e.text);
-	assert_int_equal(tokenizer_encode(t->tokenizer, text, strlen(text), false, &ids, &n_ids), 0);
+	assert_int_equal(tokenizer_encode(t->tokenizer, text, strlen(text), false, SIZE_MAX, &ids, &n_ids), 0);
 	struct engine *g = make(d, t, 8);
 	for (int i = 0; i < 2; i++) {
 		snprintf(dir[i], sizeof dir[i], "/tmp/redraft-real-%d-%d", (int)getpid(), i);

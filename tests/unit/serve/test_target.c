@@ -288,7 +288,7 @@ static void test_real(void **state)
 	size_t n;
 	const char *text = "The capital of France is";
 	assert_int_equal(engine_new(&o, &g, &e), 0);
-	assert_int_equal(tokenizer_encode(t->tokenizer, text, strlen(text), false, &ids, &n), 0);
+	assert_int_equal(tokenizer_encode(t->tokenizer, text, strlen(text), false, SIZE_MAX, &ids, &n), 0);
 	job_random(&j, 1, (int)n, 8);
 	memcpy(j.prompt, ids, n * sizeof *ids);
 	assert_int_equal(job_submit(g, &j), 0);

@@ -40,7 +40,7 @@ static void check_vector(void *arg, const json_t *v)
 	size_t n;
 
 	assert_int_equal(0, tokenizer_encode(arg, json_string_value(text), json_string_length(text), json_is_true(json_object_get(v, "special")),
-					     &ids, &n));
+					     SIZE_MAX, &ids, &n));
 	if (n != json_array_size(want))
 		fail_msg("%zu ids, expected %zu, for: %s", n, json_array_size(want), json_string_value(text));
 	for (size_t i = 0; i < n; i++)
@@ -141,7 +141,7 @@ static void test_folder_vectors(void **state)
 
 static void encode(const char *text, size_t len, bool special, uint32_t **ids, size_t *n)
 {
-	assert_int_equal(0, tokenizer_encode(toy, text, len, special, ids, n));
+	assert_int_equal(0, tokenizer_encode(toy, text, len, special, SIZE_MAX, ids, n));
 }
 
 static void test_control_text_is_text_unless_asked(void **state)
@@ -188,6 +188,34 @@ static void test_decoding_gives_back_the_text(void **state)
 	free(ids);
 }
 
+static void test_most(void **state)
+{
+	static const char text[] = "one two three, four five";
+	uint32_t *ids = NULL;
+	size_t all, n;
+	char *word = malloc(TOKENIZER_WORD + 2);
+
+	(void)state;
+	encode(text, sizeof text - 1, true, &ids, &all);
+	free(ids);
+	ids = NULL;
+	assert_true(all > 4);
+	for (size_t most = 0; most < all; most++)
+		assert_int_equal(-E2BIG, tokenizer_encode(toy, text, sizeof text - 1, true, most, &ids, &n));
+	assert_null(ids);
+	assert_int_equal(0, tokenizer_encode(toy, text, sizeof text - 1, true, all, &ids, &n));
+	assert_int_equal(n, all);
+	free(ids);
+	ids = NULL;
+	memset(word, 'a', TOKENIZER_WORD + 1);
+	word[TOKENIZER_WORD + 1] = '\0';
+	assert_int_equal(-EMSGSIZE, tokenizer_encode(toy, word, TOKENIZER_WORD + 1, true, 1 << 30, &ids, &n));
+	assert_null(ids);
+	assert_int_equal(0, tokenizer_encode(toy, word, TOKENIZER_WORD, true, 1 << 30, &ids, &n));
+	free(ids);
+	free(word);
+}
+
 static void test_invalid_utf8_is_refused(void **state)
 {
 	static const char *const bad[] = {"\xff", "a\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe0\x80\x80", "\x80", "\xf8\x88\x80\x80\x80", "\xe2\x82"};
@@ -196,7 +224,7 @@ static void test_invalid_utf8_is_refused(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-		assert_int_equal(-EILSEQ, tokenizer_encode(toy, bad[i], strlen(bad[i]), true, &ids, &n));
+		assert_int_equal(-EILSEQ, tokenizer_encode(toy, bad[i], strlen(bad[i]), true, SIZE_MAX, &ids, &n));
 	assert_null(ids);
 	assert_true(utf8_valid((const uint8_t *)"\xf4\x8f\xbf\xbf\xef\xbf\xbf\xed\x9f\xbf", 10));
 	encode("", 0, true, &ids, &n);
@@ -270,7 +298,7 @@ int main(void)
 		cmocka_unit_test(test_smollm2_vectors),
 		cmocka_unit_test(test_control_text_is_text_unless_asked),
 		cmocka_unit_test(test_decoding_gives_back_the_text),
-		cmocka_unit_test(test_invalid_utf8_is_refused),
+		cmocka_unit_test(test_most), cmocka_unit_test(test_invalid_utf8_is_refused),
 		cmocka_unit_test(test_a_long_word_is_not_quadratic),
 		cmocka_unit_test(test_short_and_long_path_agree),
 		cmocka_unit_test(test_hash_is_of_the_contents),
