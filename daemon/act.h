@@ -61,9 +61,11 @@ void act_follow(struct act *a, uint32_t version, const char *leader);
 void act_drift(struct act *a, int level, const char *text);
 int act_drift_level(const struct act *a);
 const char *act_decay(const struct act *a); /* the alarm that stands, "" = none: what was found */
-/* number 0: the next one. -EBUSY: another submission is being verified. Otherwise answers once: version, or 0 with e. */
-int MUSTCHECK act_submit(struct act *a, const char *path, uint32_t number, void (*answer)(void *arg, uint32_t version, const char *error),
-			 void *arg);
+/* error NULL: it is this version. io.redraft.BadVersion: what it is was refused, and would be again. io.redraft.Busy: it was not looked at to the end, by a
+ * stop or the trouble of this machine's disk or memory, and lies in incoming as before: to be asked again. */
+typedef void act_submitted(void *arg, uint32_t version, const char *error, const char *text);
+/* number 0: the next one. -EBUSY: another submission is being verified. -ENAMETOOLONG: path. -ENOMEM. Otherwise answers once. */
+int MUSTCHECK act_submit(struct act *a, const char *path, uint32_t number, act_submitted *answer, void *arg);
 
 const struct rollout *act_rollout(const struct act *a);
 struct store *act_store(struct act *a);

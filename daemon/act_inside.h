@@ -50,7 +50,7 @@ struct act_submission {
 	struct store_taken taken;
 	struct errtext e;
 	int r;
-	void (*answer)(void *arg, uint32_t version, const char *error);
+	act_submitted *answer;
 	void *arg;
 };
 

@@ -1,6 +1,8 @@
 /* Submissions. Hashing a large draft takes seconds, so a thread verifies it while
  * the loop goes on; the loop alone names it and writes the state. One at a time: the
- * learner has one candidate, and a second caller is told Busy.
+ * learner has one candidate, and a second caller is told Busy. Who hears BadVersion gives
+ * its submission up, so it is said of what was handed in alone: what a stop or this
+ * machine's own trouble kept from being looked at to the end is told Busy as well.
  */
 #include <limits.h>
 #include <string.h>
@@ -29,17 +31,19 @@ static void act_submit_finish(void *arg)
 	struct act *a = arg;
 	struct act_submission *s = &a->sub;
 	struct ro_event ev = {.kind = RO_SUBMITTED};
+	bool refused;
 
 	pthread_join(s->thread, NULL);
 	s->running = false;
+	refused = s->r == -EINVAL;
 	if (!s->r && s->taken.manifest.parent && !rollout_find(&a->r, s->taken.manifest.parent))
 		log_warn("version %u names a parent, %u, that is not in the store", s->number, s->taken.manifest.parent);
 	if (!s->r)
 		s->r = store_name(a->store, &s->taken, &s->e);
 	if (s->r < 0) {
-		log_warn("submission %.100s refused: %s; it stays in incoming", s->path, s->e.text);
+		log_warn("submission %.100s %s: %s; it stays in incoming", s->path, refused ? "refused" : "not taken", s->e.text);
 		store_taken_done(&s->taken);
-		s->answer(s->arg, 0, s->e.text);
+		s->answer(s->arg, 0, refused ? "io.redraft.BadVersion" : "io.redraft.Busy", s->e.text);
 		return;
 	}
 	ev.version = s->number;
@@ -47,7 +51,7 @@ static void act_submit_finish(void *arg)
 	store_taken_done(&s->taken);
 	act_event(a, &ev);
 	fs_crash_point("store-saved");
-	s->answer(s->arg, s->number, NULL);
+	s->answer(s->arg, s->number, NULL, "");
 }
 
 static void *act_submit_verify(void *arg)
@@ -61,7 +65,7 @@ static void *act_submit_verify(void *arg)
 	return NULL;
 }
 
-int act_submit(struct act *a, const char *path, uint32_t number, void (*answer)(void *arg, uint32_t version, const char *error), void *arg)
+int act_submit(struct act *a, const char *path, uint32_t number, act_submitted *answer, void *arg)
 {
 	struct act_submission *s = &a->sub;
 
@@ -87,5 +91,5 @@ void act_submit_join(struct act *a)
 	pthread_join(a->sub.thread, NULL);
 	store_taken_done(&a->sub.taken);
 	a->sub.running = false;
-	a->sub.answer(a->sub.arg, 0, "redraftd is stopping");
+	a->sub.answer(a->sub.arg, 0, "io.redraft.Busy", "redraftd is stopping");
 }

@@ -119,14 +119,9 @@ static void admin_answered(void *arg, const char *error, const char *text, uint3
 	admin_end(q, reply, error, text);
 }
 
-static void admin_submitted(void *arg, uint32_t version, const char *error)
+static void admin_submitted(void *arg, uint32_t version, const char *error, const char *text)
 {
-	struct admin_request *q = arg;
-
-	if (version)
-		admin_end(q, json_pack("{s:I}", "version", (json_int_t)version), NULL, "");
-	else
-		admin_end(q, NULL, "io.redraft.BadVersion", error);
+	admin_end(arg, error ? NULL : json_pack("{s:I}", "version", (json_int_t)version), error, text);
 }
 
 void admin_submit(void *ctx, struct rpc_call *call, json_t *params)
@@ -152,7 +147,7 @@ void admin_submit(void *ctx, struct rpc_call *call, json_t *params)
 	if (r == -EBUSY)
 		admin_end(q, NULL, "io.redraft.Busy", "another submission is being verified; try again");
 	else if (r < 0)
-		admin_end(q, NULL, "io.redraft.BadVersion", strerror(-r));
+		admin_end(q, NULL, r == -ENAMETOOLONG ? "io.redraft.BadVersion" : "io.redraft.Busy", strerror(-r));
 }
 
 void admin_promote(void *ctx, struct rpc_call *call, json_t *params)

@@ -162,15 +162,16 @@ static void import_failed(struct fleet *f, const char *why)
 	say(f, "version %u of the fleet's leader cannot be had: %.150s; tried again", f->import.version, why);
 }
 
-static void submitted(void *arg, uint32_t version, const char *error)
+static void submitted(void *arg, uint32_t version, const char *error, const char *text)
 {
 	struct fleet *f = arg;
 
+	(void)version;
 	f->import.judged = false;
-	if (version)
-		f->again_us = 0; /* it is there: follow at once */
+	if (error)
+		import_failed(f, text);
 	else
-		import_failed(f, error);
+		f->again_us = 0; /* it is there: follow at once */
 }
 
 /* On the loop: it lies in incoming, and is verified as any submission. */

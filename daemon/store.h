@@ -42,10 +42,12 @@ struct store_taken {
 
 /* Verify incoming/NAME (path: the folder itself, or its name) and make it ready to be
  * version `number`: layout, tensors, hash against submit.json, target. On failure the
- * folder is back where it was. expect_fp: the server's target, or "" when unknown. */
+ * folder is back where it was. -EINVAL: it is not there, or what is in it is no version;
+ * any other error is the trouble of this machine's disk or memory, and the same may be
+ * taken later. expect_fp: the server's target, or "" when unknown. */
 int MUSTCHECK store_take(const struct store *s, const char *path, uint32_t number, const char *expect_fp,
 			 struct store_taken *ret, struct errtext *e);
-int MUSTCHECK store_name(struct store *s, struct store_taken *t, struct errtext *e); /* the rename to versions/N */
+int MUSTCHECK store_name(struct store *s, struct store_taken *t, struct errtext *e); /* the rename to versions/N; on failure as above */
 void store_taken_done(struct store_taken *t);
 
 /* verdict.json, once: -EEXIST when it is there already. schema and created are added. */

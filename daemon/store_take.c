@@ -17,6 +17,17 @@
 
 enum { SUBMIT_MAX_BYTES = 4 << 20, LAYERS_UNKNOWN = 1 << 20 };
 
+/* What is in the folder is wrong, whichever call it was noticed by. A disk that is full, no memory, no right to read say nothing of it. */
+static int take_error(int r)
+{
+	switch (-r) {
+	case ENOENT: case ENOTDIR: case EISDIR: case ELOOP: case ENXIO: case ENAMETOOLONG: case E2BIG: case EFBIG: case EILSEQ: case EOVERFLOW: case ERANGE: case ENOTSUP:
+		return -EINVAL;
+	default:
+		return r;
+	}
+}
+
 /* NAME of incoming/NAME; nothing outside incoming can be named. */
 static int take_name(const struct store *s, const char *path, char *ret, size_t size, struct errtext *e)
 {
@@ -28,7 +39,7 @@ static int take_name(const struct store *s, const char *path, char *ret, size_t 
 		return errtext_set(e, -errno, "%.150s: %s", incoming, strerror(errno));
 	if (strchr(path, '/')) {
 		if (!realpath(path, given))
-			return errtext_set(e, -EINVAL, "%.150s: %s", path, strerror(errno));
+			return errtext_set(e, -errno, "%.150s: %s", path, strerror(errno));
 		name = strrchr(given, '/');
 		if (strncmp(given, real, strlen(real)) || given + strlen(real) != name)
 			return errtext_set(e, -EINVAL, "%.120s is not a folder of %.100s", path, incoming);
@@ -52,8 +63,7 @@ static int take_file(const char *dir, const char *name, char ret_sha[static 65],
 	snprintf(path, sizeof path, "%s/%s", dir, name);
 	fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0)
-		return errtext_set(e, errno == ENOENT || errno == ELOOP ? -EINVAL : -errno, "%s: %s", name,
-				   errno == ELOOP ? "is a link; submit the file itself" : strerror(errno));
+		return errtext_set(e, -errno, "%s: %s", name, errno == ELOOP ? "is a link; submit the file itself" : strerror(errno));
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
 		r = errtext_set(e, -EINVAL, "%s is not a file", name);
 	if (!r && fchmod(fd, 0440) < 0 && errno != EPERM) /* EPERM: another owner's file, still readable */
@@ -85,7 +95,7 @@ static int take_read_submit(const char *dir, struct take_submit *ret, struct man
 	snprintf(path, sizeof path, "%s/submit.json", dir);
 	r = fs_read_text(path, SUBMIT_MAX_BYTES, &text);
 	if (r < 0)
-		return errtext_set(e, -EINVAL, "submit.json: %s", strerror(-r));
+		return errtext_set(e, r, "submit.json: %s", strerror(-r));
 	j = json_loads(text, JSON_REJECT_DUPLICATES, &je);
 	free(text);
 	if (!json_is_object(j)) {
@@ -171,13 +181,13 @@ int store_take(const struct store *s, const char *path, uint32_t number, const c
 	int r = take_name(s, path, t.origin, sizeof t.origin - 32, e);
 
 	if (r < 0)
-		return r;
+		return take_error(r);
 	snprintf(from, sizeof from, "%s/incoming/%s", store_path(s), t.origin);
 	snprintf(versions, sizeof versions, "%s/versions", store_path(s));
 	if (snprintf(t.dir, sizeof t.dir, "%s/.take-%u-%s", versions, number, t.origin) >= (int)sizeof t.dir)
-		return errtext_set(e, -ENAMETOOLONG, "%.100s: the path is too long", t.origin);
+		return errtext_set(e, -EINVAL, "%.100s: the path is too long", t.origin);
 	if (rename(from, t.dir) < 0)
-		return errtext_set(e, errno == ENOENT ? -EINVAL : -errno, "incoming/%.100s: %s", t.origin, strerror(errno));
+		return errtext_set(e, take_error(-errno), "incoming/%.100s: %s", t.origin, strerror(errno));
 	fs_crash_point("store-taken");
 	r = take_verify(s, t.dir, expect_fp, &t.manifest, e);
 	fs_crash_point("store-verified");
@@ -190,7 +200,7 @@ int store_take(const struct store *s, const char *path, uint32_t number, const c
 		if (rename(t.dir, from) < 0)
 			store_drop(t.dir);
 		store_taken_done(&t);
-		return r;
+		return take_error(r);
 	}
 	*ret = t;
 	return 0;
@@ -199,20 +209,24 @@ int store_take(const struct store *s, const char *path, uint32_t number, const c
 int store_name(struct store *s, struct store_taken *t, struct errtext *e)
 {
 	char dir[PATH_MAX - 16], path[PATH_MAX];
+	const char *at = t->dir;
 	int r = store_version_dir(store_path(s), t->manifest.number, dir, sizeof dir);
 
 	if (!r && rename(t->dir, dir) < 0)
 		r = -errno;
+	if (!r) {
+		at = dir;
+		fs_crash_point("store-named");
+		snprintf(path, sizeof path, "%s/versions", store_path(s));
+		r = fs_sync_dir(path);
+	}
 	if (r < 0) {
 		snprintf(path, sizeof path, "%s/incoming/%s", store_path(s), t->origin);
-		if (rename(t->dir, path) < 0)
-			store_drop(t->dir);
+		if (rename(at, path) < 0)
+			store_drop(at);
 		return errtext_set(e, r, "versions/%u: %s", t->manifest.number, strerror(-r));
 	}
-	fs_crash_point("store-named");
 	snprintf(path, sizeof path, "%s/submit.json", dir);
 	(void)unlink(path); /* its content is in the manifest; a leftover is removed at the next start */
-	snprintf(path, sizeof path, "%s/versions", store_path(s));
-	r = fs_sync_dir(path);
-	return r < 0 ? errtext_set(e, r, "%.150s: %s", path, strerror(-r)) : 0;
+	return 0;
 }

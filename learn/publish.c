@@ -198,7 +198,7 @@ void publish_remove(const char *store, const char *name)
 {
 	char dir[PATH_MAX];
 	if (!publish_path(store, name, dir, sizeof dir) && fs_remove_tree(dir))
-		return; /* a leftover folder: the daemon's janitor has it */
+		return; /* what is left of it lies there until somebody removes it */
 }
 
 static int save_weights(const char *dir, const struct draft_config *c, const int64_t *d2t, const real *w, struct errtext *e)

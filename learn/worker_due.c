@@ -2,8 +2,9 @@
  *
  * Both are written beside training, one at a time (learn/writer.c), so one that is due waits for the other; a candidate goes first.
  * A candidate that was written is handed to the daemon (Submit, on the loop's thread),
- * and waits for its verdict. The daemon may be away: it is asked again every
- * few seconds; training goes on meanwhile. An answer that was lost is found
+ * and waits for its verdict. The daemon may be away, stopping or out of disk: it is
+ * asked again every few seconds, until the next candidate takes this one's place;
+ * training goes on meanwhile. A candidate that it refuses goes. An answer that was lost is found
  * by the weights' hash in the store; a verdict that was lost, by the version's
  * state there.
  */
@@ -87,21 +88,24 @@ static int numbered(struct worker *w, uint32_t version, struct errtext *e)
 
 int worker_submit_answer(struct worker *w, const struct command *c, struct errtext *e)
 {
+	static const char bad_version[] = "io.redraft.Daemon.BadVersion:";
 	struct learner *l = w->l;
+	char why[256];
 	w->submitting = false;
 	w->submit_at = clock_us() + SUBMIT_AGAIN_US;
 	bool ours = *l->pending.name && !l->pending.version;
 	if (c->kind == CMD_SUBMITTED)
 		return ours && strcmp(c->text, l->pending.name) == 0 ? numbered(w, c->version, e) : 0;
-	if (strcmp(c->text, w->last_why) != 0)
-		log_warn("Submit: %s; asked again", c->text);
+	bool refused = ours && c->k == RPC_E_REMOTE && !strncmp(c->text, bad_version, sizeof bad_version - 1); /* it was looked at; another error says nothing of it */
+	if (refused || strcmp(c->text, w->last_why) != 0)
+		log_warn("Submit: %s; %s", c->text, refused ? "withdrawn" : "asked again");
 	(void)snprintf(w->last_why, sizeof w->last_why, "%s", c->text);
-	if (c->k == RPC_E_REMOTE && ours && !strstr(c->text, "Busy")) { /* it was looked at and refused */
+	if (refused) {
 		answer_waiter(w, NULL, "io.redraft.BadVersion", c->text);
 		return simple_entry(w, J_WITHDRAW, 0, "", e);
 	}
-	if (c->k < 0)
-		answer_waiter(w, NULL, "io.redraft.Busy", "the candidate is written, but redraftd does not answer; it is submitted as soon as it does");
+	(void)snprintf(why, sizeof why, "the candidate is written, but redraftd has not taken it: %.100s; it is submitted again until it does", c->text);
+	answer_waiter(w, NULL, "io.redraft.Busy", why);
 	return 0;
 }
 

@@ -1,13 +1,42 @@
 /* The daemon whole, over its sockets, with a server and a learner that keep books:
  * submit, gate, load, compare, activate; rollback at any moment; restarts and crashes
- * on the way converge; nobody has to be there. What goes by what is served is in test_act_served.c.
+ * on the way converge; nobody has to be there. A stop or a full disk while a submission
+ * is looked at refuses nothing: a sync is held, or meets the full disk, by the file's folder. What goes by what is served is in test_act_served.c.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <sys/syscall.h>
 #include "tests/unit/daemon/act_drive.h"
+
+static atomic_bool sync_held, in_sync;
+static const char *_Atomic full; /* the disk, for what lies below this dot or is this folder; NULL: for nothing */
+
+int fsync(int fd)
+{
+	char link[64], path[PATH_MAX] = "";
+	const char *f = full, *at;
+
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	if (readlink(link, path, sizeof path - 1) < 0)
+		return -1;
+	while (sync_held && strstr(path, "/.take-")) {
+		in_sync = true;
+		usleep(1000);
+	}
+	at = f ? strstr(path, f) : NULL;
+	errno = ENOSPC;
+	return at && (f[1] == '.' || !at[strlen(f)]) ? -1 : (int)syscall(SYS_fsync, fd);
+}
+
+static int begin(void **state)
+{
+	full = NULL; /* whatever a test before this one left */
+	sync_held = false;
+	return setup(state);
+}
 
 static void the_whole_way(void **state)
 {
@@ -437,6 +466,75 @@ static void a_busy_learner_is_told_again(void **state)
 	assert_int_equal(peers.busy, 0);
 }
 
+struct asked {
+	char path[PATH_MAX];
+	struct errtext e;
+	int r;
+};
+
+static void *asks(void *arg)
+{
+	struct asked *q = arg;
+	json_t *out = NULL;
+
+	q->r = rpc_call_sync(fixture_path("daemon/control.sock"), "io.redraft.Daemon.Submit", json_pack("{s:s}", "path", q->path), 60000, &out, &q->e);
+	json_decref(out);
+	return NULL;
+}
+
+static void *lets_go(void *arg)
+{
+	usleep(100000);
+	sync_held = false;
+	return arg;
+}
+
+/* Busy, so that who handed it in keeps it; the next daemon finds it in incoming, and takes it. */
+static void a_stop_while_it_is_verified_refuses_nothing(void **state)
+{
+	struct asked q = {.e.text = ""};
+	pthread_t asking, letting;
+
+	(void)state;
+	snprintf(q.path, sizeof q.path, "%s", fixture_submission("cand", 0.5f, 0, NULL, NULL));
+	daemon_start();
+	in_sync = false;
+	sync_held = true;
+	assert_int_equal(pthread_create(&asking, NULL, asks, &q), 0);
+	WAIT_FOR(in_sync);
+	assert_int_equal(pthread_create(&letting, NULL, lets_go, NULL), 0);
+	daemon_stop();
+	pthread_join(letting, NULL);
+	pthread_join(asking, NULL);
+	assert_int_equal(q.r, RPC_E_REMOTE);
+	assert_string_equal(q.e.text, "io.redraft.Daemon.Busy: redraftd is stopping");
+	daemon_start();
+	json_decref(must("Submit", json_pack("{s:s}", "path", q.path)));
+	assert_true(state_is(1, "candidate"));
+}
+
+/* Wherever it is noticed, its own trouble is no word on what was handed in; and what was refused stays refused. */
+static void a_full_disk_refuses_nothing(void **state)
+{
+	static const char *const where[] = {"/.take-", "/versions"};
+	char path[PATH_MAX];
+
+	(void)state;
+	snprintf(path, sizeof path, "%s", fixture_submission("cand", 0.5f, 0, NULL, NULL));
+	daemon_start();
+	for (size_t i = 0; i < sizeof where / sizeof *where; i++) {
+		full = where[i];
+		must_fail("Submit", json_pack("{s:s}", "path", path), "io.redraft.Busy");
+		must_fail("Submit", json_pack("{s:s}", "path", fixture_path("store/incoming/none")), "io.redraft.BadVersion");
+		full = NULL;
+		assert_int_equal(access(fixture_path("store/incoming/cand/submit.json"), F_OK), 0);
+		assert_int_equal(access(fixture_path("store/versions/1"), F_OK), -1);
+	}
+	json_decref(must("Submit", json_pack("{s:s}", "path", path)));
+	assert_true(state_is(1, "candidate"));
+	assert_int_equal(access(fixture_path("store/versions/1/submit.json"), F_OK), -1);
+}
+
 static void crashes_converge(void **state)
 {
 	static const char *const points[] = {"act-activated", "store-named", "store-saved"};
@@ -455,13 +553,13 @@ static void crashes_converge(void **state)
 
 int main(void)
 {
-#define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+#define T(fn) cmocka_unit_test_setup_teardown(fn, begin, teardown)
 	const struct CMUnitTest tests[] = {
 		T(the_whole_way), T(a_worse_candidate_is_rejected), T(a_candidate_that_forgets_is_rejected), T(wrong_weights_never_go_live), T(rollback_and_again),
 		T(children_of_what_was_rolled_back), T(a_retry_is_harmless), T(rollback_while_loading), T(rollback_loads_what_is_not_there),
 		T(a_full_disk_does_not_stop_rollback), T(nobody_is_there), T(status_socket_only_reads), T(pin_and_promote),
 		T(a_restart_goes_on), T(an_override_is_taken_over), T(its_own_way_back_is_taken_over), T(the_learner_hears_of_a_rollback_later), T(a_busy_learner_is_told_again),
-		T(crashes_converge),
+		T(a_stop_while_it_is_verified_refuses_nothing), T(a_full_disk_refuses_nothing), T(crashes_converge),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,7 +73,7 @@ static void expect_refused(struct opened *o, const char *path, const char *why)
 	struct errtext e = {.text = ""};
 	uint32_t next = o->st.next_number;
 
-	assert_true(submit(o, path, &e) < 0);
+	assert_int_equal(submit(o, path, &e), -EINVAL);
 	if (!strstr(e.text, why))
 		fail_msg("\"%s\" does not say \"%s\"", e.text, why);
 	assert_int_equal(o->st.next_number, next);
@@ -146,9 +146,18 @@ static void what_does_not_fit_is_refused(void **state)
 	snprintf(text, sizeof text, "{\"target_fp\": ");
 	assert_int_equal(fs_write_atomic(fixture_path("store/incoming/json/submit.json"), text, strlen(text)), 0);
 	expect_refused(&o, "json", "submit.json, line 1");
+	assert_int_equal(fs_write_atomic(fixture_path("store/incoming/file"), text, 1), 0);
+	expect_refused(&o, "file", "Not a directory");
+	fixture_submission("folder", 0.2f, 1, NULL, NULL);
+	assert_int_equal(unlink(fixture_path("store/incoming/folder/submit.json")), 0);
+	assert_int_equal(mkdir(fixture_path("store/incoming/folder/submit.json"), 0700), 0);
+	expect_refused(&o, "folder", "submit.json: Is a directory");
+	fixture_submission("long", 0.2f, 1, NULL, NULL);
+	assert_int_equal(truncate(fixture_path("store/incoming/long/config.json"), 1 << 24), 0);
+	expect_refused(&o, "long", "too large");
 	/* the server's word on the target decides when it is there */
 	fixture_submission("server", 0.2f, 1, NULL, NULL);
-	assert_true(store_take(o.s, "server", 2, other, &t, &e) < 0);
+	assert_int_equal(store_take(o.s, "server", 2, other, &t, &e), -EINVAL);
 	assert_non_null(strstr(e.text, "a draft of another target"));
 	close_store(&o);
 }

@@ -2,6 +2,8 @@
  * checkpoint that cannot be written is said by worker_stop, as the loop runs no more; bad state is said through the loop. Each once.
  * It trains and obeys while a candidate is being written, and ends with it written; one that cannot be written is said and counted.
  *
+ * A candidate that the daemon is too busy for is asked about again, seconds later, and one that it refuses goes.
+ *
  * A candidate's writer is held at its sync, or meets a full disk there; its file is known by its folder.
  */
 #include <pthread.h>
@@ -10,7 +12,9 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include "daemon/base/clock.h"
 #include "daemon/base/loop.h"
+#include "daemon/base/rpc.h"
 #include "tests/unit/learn/learner_world.h"
 #include "learn/worker.h"
 
@@ -83,10 +87,12 @@ static struct source *script(void)
 
 static const struct worker_pace quiet = {.publish_us = UINT64_MAX / 2, .checkpoint_us = UINT64_MAX / 2, .publish_min_steps = 1, .gate_k = 3, .governor = {.max_rows = 24}};
 
+static char daemon_socket[400]; /* "": nobody is there */
+
 static struct worker *begin(const struct world *w, const char *state, struct source *src, struct heard *h)
 {
 	struct worker *x = NULL;
-	struct worker_options o = {.learner = options(w, state), .device = {.kind = DEV_CPU, .threads = 1, .isa = ISA_PORTABLE}, .policy = SCHED_OTHER, .serve_socket = "", .daemon_socket = "",
+	struct worker_options o = {.learner = options(w, state), .device = {.kind = DEV_CPU, .threads = 1, .isa = ISA_PORTABLE}, .policy = SCHED_OTHER, .serve_socket = "", .daemon_socket = daemon_socket,
 				   .pace = quiet};
 	o.learner.max_epochs = 100000;
 	o.learner.pool_bytes = 1 << 24;
@@ -319,6 +325,79 @@ static void test_candidate_not_written(void **unused)
 	world_done(&w);
 }
 
+/* ---- what the daemon says of it ---- */
+
+static struct { int n; uint64_t at[2]; char path[512]; } handed;
+
+/* Busy at first; then no, by a sentence that has the other word in it. */
+static void on_submit(void *ctx, struct rpc_call *call, json_t *params)
+{
+	(void)ctx;
+	if (handed.n < 2)
+		handed.at[handed.n] = clock_us();
+	(void)snprintf(handed.path, sizeof handed.path, "%s", json_string_value(json_object_get(params, "path")));
+	if (!handed.n++)
+		rpc_error(call, "io.redraft.Busy", "model.safetensors: No space left on device");
+	else
+		rpc_error(call, "io.redraft.BadVersion", "Busy/model.safetensors is not a file");
+}
+
+static void stop_loop(void *loop)
+{
+	loop_stop(loop);
+}
+
+static void run_for(struct loop *l, uint64_t us)
+{
+	struct loop_timer *t;
+	assert_int_equal(loop_timer_new(l, stop_loop, l, &t), 0);
+	loop_timer_set(t, us);
+	assert_int_equal(loop_run(l), 0);
+	loop_timer_free(t);
+}
+
+static void test_daemon_says_no(void **unused)
+{
+	static const struct rpc_method methods[] = {{"io.redraft.Daemon.Submit", RPC_CONTROL, on_submit}, {NULL, RPC_STATUS, NULL}};
+	struct world w;
+	struct heard h;
+	struct answer a;
+	struct rpc_server *s;
+	struct errtext e = {""};
+	char state[300];
+	(void)unused;
+	world_init(&w, 4);
+	(void)snprintf(state, sizeof state, "%s/s", w.dir);
+	(void)snprintf(daemon_socket, sizeof daemon_socket, "%s/control.sock", w.dir);
+	struct worker *x = begin(&w, state, script(), &h);
+	assert_int_equal(rpc_server_new(h.loop, w.dir, methods, "interface io.redraft.Daemon\n", NULL, &s, &e), 0);
+	until(x, NULL, "step", 3);
+	a.loop = h.loop;
+	ask(x, CMD_PUBLISH, &a);
+	assert_int_equal(loop_run(h.loop), 0);
+	assert_string_equal(a.error, "io.redraft.Busy");
+	assert_non_null(strstr(a.text, "No space left"));
+	assert_int_equal(handed.n, 1);
+	for (int i = 0; i < 6000 && handed.n < 2; i++) {
+		assert_int_equal(access(handed.path, F_OK), 0);
+		run_for(h.loop, 10000);
+	}
+	assert_int_equal(handed.n, 2);
+	assert_true(handed.at[1] - handed.at[0] >= 4000000);
+	for (int i = 0; i < 6000 && access(handed.path, F_OK) == 0; i++)
+		run_for(h.loop, 10000);
+	assert_int_equal(access(handed.path, F_OK), -1);
+	worker_stop(x);
+	rpc_server_free(s);
+	assert_int_equal(h.n, 0);
+	loop_free(h.loop);
+	daemon_socket[0] = 0;
+	assert_int_equal(handed.n, 2);
+	assert_int_equal(entries(state, J_PUBLISH), 1);
+	assert_int_equal(entries(state, J_WITHDRAW), 1);
+	world_done(&w);
+}
+
 /* A version whose files are not what they should be is no reason to end: who asked is told, and asks no more. */
 static void test_rebase_to_what_cannot_be_read(void **unused)
 {
@@ -356,6 +435,6 @@ static void test_rebase_to_what_cannot_be_read(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop), cmocka_unit_test(test_bad_state), cmocka_unit_test(test_candidate), cmocka_unit_test(test_candidate_not_written),
-					   cmocka_unit_test(test_rebase_to_what_cannot_be_read)};
+					   cmocka_unit_test(test_daemon_says_no), cmocka_unit_test(test_rebase_to_what_cannot_be_read)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
