@@ -363,14 +363,14 @@ static int open_parts(struct learner *l, struct errtext *e)
 	return r;
 }
 
-/* What of a device the bits of a sum depend on. */
+/* What the bits of a sum depend on: the device, and the order in which this program adds. */
 static void name_device(const struct dev *d, char ret[static 64])
 {
 	int model = (int)strcspn(d->about, ",");
 	if (d->kind == DEV_CPU)
-		(void)snprintf(ret, 64, "cpu %s", dev_isa_name(d->isa));
+		(void)snprintf(ret, 64, "cpu %s, sums %d", dev_isa_name(d->isa), TRAINER_SUMS);
 	else
-		(void)snprintf(ret, 64, "%.*s, %s", model < 50 ? model : 50, d->about, strstr(d->about, ", strict") ? "strict" : "fast");
+		(void)snprintf(ret, 64, "%.*s, %s, sums %d", model < 40 ? model : 40, d->about, strstr(d->about, ", strict") ? "strict" : "fast", TRAINER_SUMS);
 	for (char *c = ret; *c; c++)
 		*c = *c < ' ' || *c > '~' || *c == '"' || *c == '\\' ? '?' : *c;
 }
@@ -378,7 +378,8 @@ static void name_device(const struct dev *d, char ret[static 64])
 static int repeated_elsewhere(struct learner *l, const char *taken_on, struct errtext *e)
 {
 	l->n.inexact++;
-	return errtext_set(e, LEARNER_E_INEXACT, "%" PRId64 " steps of the journal were taken on %s and repeated on %s, which rounds otherwise", l->elsewhere, taken_on, l->device);
+	return errtext_set(e, LEARNER_E_INEXACT, "%" PRId64 " steps of the journal were taken on %s and repeated on %s, which rounds otherwise", l->elsewhere,
+			   *taken_on ? taken_on : "a device that it does not name", l->device);
 }
 
 /* The options of this start, when they are not the journalled ones. */

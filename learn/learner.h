@@ -23,7 +23,7 @@ struct learner_options {
 	const char *state_dir, *store;
 	const struct trainer_kind *kind;
 	int grid[3];                  /* ranks, ulysses and data by which the steps of the journal are taken; set from train, {0} until a config says */
-	char device[64];              /* on which they are taken, as far as that bears on bits; set by learner_open, "" where a journal does not say */
+	char device[64];              /* on which they are taken, and how it adds, as far as that bears on bits; set by learner_open, "" where a journal does not say */
 	struct train_options train;
 	uint64_t seed;
 	int pack_rows; /* a step takes further runs while they fit into so many rows, max_rows at most; 0 = one run a step */
@@ -127,7 +127,7 @@ struct learner {
 	uint32_t kept_first[2];   /* oldest segment that the two kept checkpoints need */
 	bool repeating;           /* applying old entries */
 	char device[64];          /* ours, as in the options */
-	int64_t elsewhere;        /* steps repeated here that were taken on another device */
+	int64_t elsewhere;        /* steps repeated here that were taken on another device, or added in another order */
 	struct learner_counts n;
 	struct train_result last; /* of the last step with a result */
 	double loss_mean, acc_mean; /* running, for people */
@@ -143,7 +143,7 @@ struct learner {
 
 /* Load the newest checkpoint and repeat the journal behind it. src may be NULL when the pool
  * holds all that must be read again. -EINVAL with e: wrong or damaged state. 1, with e: resumed, but not to the same bits: records
- * are gone, so the journal was cut there; or steps were repeated on another device than they were taken on. */
+ * are gone, so the journal was cut there; or steps were repeated on another device than they were taken on, or by a program that adds in another order. */
 enum { LEARNER_E_INEXACT = 1 };
 int MUSTCHECK learner_open(const struct learner_options *o, struct dev *d, struct source *src, const struct frozen *fz,
 			   struct learner **ret, struct errtext *e);

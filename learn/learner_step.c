@@ -278,7 +278,7 @@ int learner_apply_step(struct learner *l, const struct journal_entry *x, struct 
 	int k = same_grid(l, x->number, e);
 	if (k)
 		return k;
-	l->elsewhere += *l->o.device && strcmp(l->o.device, l->device) != 0; /* a live step's options name this one */
+	l->elsewhere += strcmp(l->o.device, l->device) != 0; /* a live step's options name this one */
 	k = train(l, w, take(l, w));
 	if (k)
 		return errtext_set(e, k, "step %" PRId64 ": %s", l->step, comm_lost(k) && l->o.train.ranks ? l->o.train.ranks->error : (l->d->lost || k == -ENOMEM) && *l->d->error ? l->d->error : strerror(-k));

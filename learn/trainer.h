@@ -21,6 +21,11 @@ enum loss_kind {
 #define LOSS_NAMES "kl|reverse-kl|tv|ce|lk-alpha|lk-lambda" /* as options spell them, in enum order */
 enum optimizer_kind { OPT_ADAMW, OPT_MUON /* on the matrices; AdamW on head and norms */ };
 
+/* In what order a step adds, as a number. Who changes that on any device, in ttt_*, the optimizers or the kernels under them, so that a step comes to
+ * other bits, raises it: journals name it beside the device, and steps that were added otherwise when they were taken are said to be repeated inexactly.
+ * 2: rows in front without weight are left out. (Journals before that name none.) */
+enum { TRAINER_SUMS = 2 };
+
 struct comm;
 struct train_options {
 	int ttt_steps;      /* 7 */

@@ -542,11 +542,11 @@ static void test_other_device(void **unused)
 	struct learner_options o = options(&w, state);
 	struct learner *l = open_ok(&o, d[0], &w, 0);
 	assert_true(l->step > 0);
-	assert_string_equal(l->o.device, "cpu portable");
+	assert_string_equal(l->o.device, "cpu portable, sums 2");
 	learner_close(l);
 	l = open_ok(&o, d[1], &w, LEARNER_E_INEXACT);
 	assert_int_equal(l->n.inexact, 1);
-	assert_string_equal(l->o.device, "cpu avx2");
+	assert_string_equal(l->o.device, "cpu avx2, sums 2");
 	learner_close(l);
 	dev_free(d[0]);
 	dev_free(d[1]);

@@ -1,6 +1,6 @@
 /* What single entries and records do to a learner: a topic made anew is read from its start, a copy is known for one, junk is
  * set aside within bounds, what closes behind a candidate is held out until its verdict, a start without a checkpoint finds its
- * version, a rebase takes a version's weights and leaves the rest. (That all of it is exact: test_learner.c.) */
+ * version, a rebase takes a version's weights and leaves the rest, steps of a program that added in another order are said to be repeated otherwise. (That all of it is exact: test_learner.c.) */
 #include "tests/unit/learn/learner_world.h"
 #include "learn/evaluate.h"
 
@@ -318,12 +318,59 @@ static void test_rebase(void **unused)
 	world_done(&w);
 }
 
+/* A step that a program took which named its device and no order of sums, or neither: its journal opens, and it is said and counted once. */
+static void test_other_sums(void **unused)
+{
+	static const char *const taken_on[] = {"cpu portable", "", "cpu portable, sums 1"};
+	struct dev *d = NULL;
+	(void)unused;
+	assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
+	for (size_t i = 0; i < sizeof taken_on / sizeof *taken_on; i++) {
+		struct world w;
+		char state[300], text[JOURNAL_TEXT], said[400];
+		struct errtext e = {""};
+		struct learner *l = NULL;
+		int n;
+		world_init(&w, 8);
+		(void)snprintf(state, sizeof state, "%s/s", w.dir);
+		struct learner_options o = options(&w, state);
+		l = open_ok(&o, d, &w, 0);
+		assert_int_equal(learner_consume(l, 64, &n, &e), 0);
+		bool done = false;
+		assert_int_equal(learner_begin(l, "", &done, &e), 0);
+		assert_true(done);
+		assert_int_equal(learner_step(l, &e), 0);
+		learner_close(l);
+		l = open_ok(&o, d, &w, 0); /* ours */
+		assert_int_equal(l->step, 1);
+		o = l->o;
+		(void)snprintf(o.device, sizeof o.device, "%s", taken_on[i]);
+		assert_int_equal(learner_print_config(&o, text, sizeof text), 0);
+		assert_int_equal(entry(l, J_CONFIG, 0, text), 0);
+		assert_int_equal(learner_step(l, &e), 0);
+		learner_close(l);
+		o = options(&w, state);
+		assert_int_equal(learner_open(&o, d, &w.src.base, &w.fz, &l, &e), LEARNER_E_INEXACT);
+		(void)snprintf(said, sizeof said, "1 steps of the journal were taken on %s and repeated on cpu portable, sums 2,", *taken_on[i] ? taken_on[i] : "a device that it does not name");
+		assert_non_null(strstr(e.text, said));
+		assert_int_equal(l->step, 2);
+		assert_int_equal(l->n.inexact, 1);
+		assert_int_equal(learner_checkpoint(l, &e), 0);
+		learner_close(l);
+		l = open_ok(&o, d, &w, 0);
+		assert_int_equal(l->n.inexact, 1);
+		learner_close(l);
+		world_done(&w);
+	}
+	dev_free(d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_topic_anew), cmocka_unit_test(test_topic_anew_and_longer),
 		cmocka_unit_test(test_copy_after_restart), cmocka_unit_test(test_set_aside), cmocka_unit_test(test_held_out), cmocka_unit_test(test_start),
-		cmocka_unit_test(test_rebase),
+		cmocka_unit_test(test_rebase), cmocka_unit_test(test_other_sums),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
