@@ -188,7 +188,7 @@ int checkpoint_write(const char *dir, int64_t serial, const struct checkpoint *c
 		r = fs_write_parts(path, part, n + 1);
 	fs_crash_point("checkpoint-after");
 	if (r)
-		r = errtext_set(e, r, "checkpoint %.180s: %s", dir, strerror(-r));
+		r = errtext_set(e, r, "checkpoint %.150s: %s", dir, strerror(-r));
 	else
 		prune(dir);
 	free(state);

@@ -122,7 +122,7 @@ struct learner {
 		int64_t step;     /* of the last one; -1: none was written since the start */
 		uint64_t bytes, stood_us, stood_cpu_us, took_us; /* its size; for how long training stood still for it, and our thread's processor time in that; from its beginning until it was durable */
 		uint64_t failed;
-		char error[160];  /* why the last one was not written; "": it was */
+		char error[sizeof(struct errtext)]; /* why the last one was not written, in plain ASCII; "": it was */
 	} saved, candidate;
 	uint32_t kept_first[2];   /* oldest segment that the two kept checkpoints need */
 	bool repeating;           /* applying old entries */

@@ -38,9 +38,7 @@ static void set_aside(struct learner *l, int partition, int64_t offset, const vo
 	char dir[PATH_MAX - 64], path[PATH_MAX];
 	l->n.set_aside++;
 	(void)snprintf(l->last_bad, sizeof l->last_bad, "partition %d offset %" PRId64 ": %.110s", partition, offset, why);
-	for (char *c = l->last_bad; *c; c++) /* it goes into JSON: what a peer wrote may be cut inside a character */
-		if (*c < ' ' || *c > '~')
-			*c = '?';
+	errtext_plain(l->last_bad);
 	if (l->aside_files >= ASIDE_FILES || l->aside_bytes + len > ASIDE_BYTES)
 		return;
 	if (snprintf(dir, sizeof dir, "%s/set-aside", l->o.state_dir) >= (int)sizeof dir || fs_mkdirs(dir))

@@ -47,6 +47,7 @@ static void on_error(rd_kafka_t *rk, int err, const char *reason, void *opaque)
 	struct kafka *k = opaque;
 	(void)rk;
 	(void)snprintf(k->trouble, sizeof k->trouble, "%s: %.150s", rd_kafka_err2name((rd_kafka_resp_err_t)err), reason);
+	errtext_plain(k->trouble);
 }
 
 static void quiet(const rd_kafka_t *rk, int level, const char *fac, const char *buf)

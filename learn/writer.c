@@ -83,9 +83,10 @@ static int not_made(struct written *x, const char *what, struct saving *s, int r
 {
 	x->failed++;
 	if (s && *s->e.text)
-		(void)snprintf(x->error, sizeof x->error, "%.150s", s->e.text);
+		(void)snprintf(x->error, sizeof x->error, "%s", s->e.text);
 	else
 		(void)snprintf(x->error, sizeof x->error, "%s: %s", what, strerror(-r));
+	errtext_plain(x->error);
 	saving_free(s);
 	return errtext_set(e, r, "%s", x->error);
 }

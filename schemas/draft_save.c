@@ -96,7 +96,7 @@ static int write_file(const char *dir, const char *name, const struct fs_part *v
 	if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
 		return errtext_set(e, -ENAMETOOLONG, "%.160s: path too long", dir);
 	int r = fs_write_parts(path, v, n);
-	return r < 0 ? errtext_set(e, r, "%.180s: %s", path, strerror(-r)) : 0;
+	return r < 0 ? errtext_set(e, r, "%.150s: %s", path, strerror(-r)) : 0;
 }
 
 int draft_save(const char *dir, const struct draft_config *c, const int64_t *d2t, const struct draft_tensor *t, int n, bool as_bf16,

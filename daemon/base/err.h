@@ -31,3 +31,11 @@ static inline int PRINTF(3, 4) errtext_set(struct errtext *e, int r, const char 
 	}
 	return r;
 }
+
+/* For what goes into JSON: a byte that is no printable ASCII, as of a character that was cut, becomes '?'. */
+static inline void errtext_plain(char *s)
+{
+	for (; *s; s++)
+		if (*s < ' ' || *s > '~')
+			*s = '?';
+}

@@ -183,9 +183,7 @@ void rpc_error(struct rpc_call *call, const char *error, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	for (char *p = text; *p; p++) /* a cut or foreign byte would make the reply unprintable */
-		if ((unsigned char)*p >= 128 || (unsigned char)*p < 32)
-			*p = '?';
+	errtext_plain(text);
 	/* Short of an interface, it is one that ours declares. */
 	snprintf(name, sizeof name, "%s%s%s", own ? call->conn->server->interface : error, own ? "." : "", own ? error + 11 : "");
 	call_finish(call, rpc_error_message(name, "message", text));
