@@ -147,7 +147,7 @@ struct learner {
 enum { LEARNER_E_INEXACT = 1 };
 int MUSTCHECK learner_open(const struct learner_options *o, struct dev *d, struct source *src, const struct frozen *fz,
 			   struct learner **ret, struct errtext *e);
-struct learner *learner_close(struct learner *l); /* writes nothing, but waits for a checkpoint that was copied */
+struct learner *learner_close(struct learner *l); /* begins nothing, but waits for a checkpoint that was copied and for a candidate */
 
 /* How long ago the newest record read was written, s; 0 = not known. */
 double learner_age_s(const struct learner *l);

@@ -233,6 +233,7 @@ int learner_publish(struct learner *l, struct errtext *e)
 	(void)snprintf(x.text, sizeof x.text, "step-%" PRId64 "-%.8s", l->step, sha);
 	int r = learner_do(l, &x, e);
 	if (l->saving) {
+		l->saving->began_us = began;
 		l->saving->stood_us = clock_us() - began;
 		l->saving->stood_cpu_us = clock_thread_us() - cpu;
 	}
