@@ -224,7 +224,8 @@ static int obey(struct worker *w, const struct command *c, struct errtext *e)
 	case CMD_REBASE:
 		return do_rebase(w, c, e);
 	case CMD_PUBLISH:
-		return worker_publish_now(w, c, e);
+		worker_publish_now(w, c);
+		return 0;
 	case CMD_SUBMITTED:
 	case CMD_SUBMIT_FAILED:
 		return worker_submit_answer(w, c, e);
@@ -382,6 +383,8 @@ static int fit_memory(struct worker *w, struct errtext *e)
 	return r ? r : learner_do(w->l, &x, e);
 }
 
+static const char ending[] = "the learner is ending";
+
 static int one_pass(struct worker *w, struct errtext *e)
 {
 	struct command c;
@@ -390,7 +393,7 @@ static int one_pass(struct worker *w, struct errtext *e)
 	while (!r && next_command(w, &c)) {
 		r = obey(w, &c, e);
 		if (r)
-			worker_answer(w, &c, NULL, "io.redraft.Busy", "the learner is ending");
+			worker_answer(w, &c, NULL, "io.redraft.Busy", ending);
 	}
 	uint64_t gaps = w->l->n.offset_gaps;
 	if (!r)
@@ -471,6 +474,8 @@ static int run(struct worker *w, struct errtext *e)
 	refresh_status(w, true);
 	for (r = 0; !r && !w->stop;)
 		r = one_pass(w, e);
+	if (r)
+		worker_answer_waiter(w, NULL, "io.redraft.Busy", ending);
 	if (!r)
 		r = learner_checkpoint(w->l, e);
 	if (!r)

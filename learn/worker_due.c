@@ -27,7 +27,7 @@ struct submit {
 	char path[PATH_MAX], name[96];
 };
 
-static void answer_waiter(struct worker *w, json_t *reply, const char *error, const char *message)
+void worker_answer_waiter(struct worker *w, json_t *reply, const char *error, const char *message)
 {
 	if (w->has_waiter)
 		worker_answer(w, &w->waiter, reply, error, message);
@@ -82,7 +82,7 @@ static int numbered(struct worker *w, uint32_t version, struct errtext *e)
 	if (r)
 		return r;
 	log_info("version %u submitted at step %" PRId64, version, w->l->published_step);
-	answer_waiter(w, json_pack("{s:I}", "version", (json_int_t)version), NULL, NULL);
+	worker_answer_waiter(w, json_pack("{s:I}", "version", (json_int_t)version), NULL, NULL);
 	return 0;
 }
 
@@ -101,11 +101,11 @@ int worker_submit_answer(struct worker *w, const struct command *c, struct errte
 		log_warn("Submit: %s; %s", c->text, refused ? "withdrawn" : "asked again");
 	(void)snprintf(w->last_why, sizeof w->last_why, "%s", c->text);
 	if (refused) {
-		answer_waiter(w, NULL, "io.redraft.BadVersion", c->text);
+		worker_answer_waiter(w, NULL, "io.redraft.BadVersion", c->text);
 		return simple_entry(w, J_WITHDRAW, 0, "", e);
 	}
 	(void)snprintf(why, sizeof why, "the candidate is written, but redraftd has not taken it: %.100s; it is submitted again until it does", c->text);
-	answer_waiter(w, NULL, "io.redraft.Busy", why);
+	worker_answer_waiter(w, NULL, "io.redraft.Busy", why);
 	return 0;
 }
 
@@ -114,7 +114,7 @@ static int withdraw(struct worker *w, struct errtext *e)
 {
 	const char *why = *w->l->candidate.error ? w->l->candidate.error : "it could not be written before the last end";
 	log_error("candidate not written: %s; tried again at the next interval", why);
-	answer_waiter(w, NULL, "io.redraft.Busy", why);
+	worker_answer_waiter(w, NULL, "io.redraft.Busy", why);
 	return simple_entry(w, J_WITHDRAW, 0, "", e);
 }
 
@@ -148,52 +148,56 @@ static int submit(struct worker *w, struct errtext *e)
 	return 0;
 }
 
+/* Is the way free for a new candidate? One that is being written or submitted bars it, and one that waits for a verdict, unless the store knows
+ * better: what it says of it is *ret_state. */
+static bool way_free(const struct worker *w, const char **ret_state)
+{
+	const struct learner *l = w->l;
+	*ret_state = NULL;
+	if (!*l->pending.name)
+		return true;
+	if (!l->pending.version)
+		return !w->submitting && !l->pending.writing;
+	*ret_state = publish_state_of(l->o.store, l->pending.version);
+	return !*ret_state || (strcmp(*ret_state, "candidate") != 0 && strcmp(*ret_state, "gated") != 0);
+}
+
+/* What waits there goes: the newer one takes its place. Right before that one's entry, or an end in between would lose both. */
+static int make_way(struct worker *w, const char *state, struct errtext *e)
+{
+	uint32_t version = w->l->pending.version;
+	if (!*w->l->pending.name)
+		return 0;
+	if (!version)
+		return simple_entry(w, J_WITHDRAW, 0, "", e);
+	log_warn("no verdict on version %u came, the store says %s", version, state ? state : "nothing of it");
+	return simple_entry(w, J_VERDICT, version, state ? state : "unknown", e);
+}
+
 /* The entry and a copy of the weights; the folder is written beside the next steps. */
-static int publish(struct worker *w, struct errtext *e)
+static int publish(struct worker *w, const char *state, struct errtext *e)
 {
 	w->published_at = clock_us();
 	w->submit_at = 0;
 	w->asked = false;
-	return learner_publish(w->l, e);
+	int r = make_way(w, state, e);
+	return r ? r : learner_publish(w->l, e);
 }
 
-/* Is the way free for a new candidate? One that waits for a verdict bars it, unless the store knows better. */
-static int make_way(struct worker *w, bool *ret_free, struct errtext *e)
-{
-	struct learner *l = w->l;
-	*ret_free = true;
-	if (!*l->pending.name)
-		return 0;
-	if (!l->pending.version) { /* never numbered: the newer one takes its place */
-		*ret_free = !w->submitting && !l->pending.writing;
-		return *ret_free ? simple_entry(w, J_WITHDRAW, 0, "", e) : 0;
-	}
-	const char *state = publish_state_of(l->o.store, l->pending.version);
-	if (state && (strcmp(state, "candidate") == 0 || strcmp(state, "gated") == 0)) {
-		*ret_free = false;
-		return 0;
-	}
-	log_warn("no verdict on version %u came, the store says %s", l->pending.version, state ? state : "nothing of it");
-	return simple_entry(w, J_VERDICT, l->pending.version, state ? state : "unknown", e);
-}
+static const char barred[] = "a candidate waits for its number or its verdict";
 
-int worker_publish_now(struct worker *w, const struct command *c, struct errtext *e)
+/* Begun by worker_due, once nothing is being written. Until then what waits stays as it is, and is not submitted either. */
+void worker_publish_now(struct worker *w, const struct command *c)
 {
-	bool way = true;
-	if (!w->l->t) {
+	const char *state;
+	if (!w->l->t)
 		worker_answer(w, c, NULL, "io.redraft.NotEnough", "there is no draft yet");
-		return 0;
+	else if (w->has_waiter || !way_free(w, &state))
+		worker_answer(w, c, NULL, "io.redraft.Busy", barred);
+	else {
+		w->waiter = *c;
+		w->has_waiter = w->asked = true;
 	}
-	int r = w->has_waiter ? 0 : make_way(w, &way, e);
-	if (r)
-		return r;
-	if (w->has_waiter || !way) {
-		worker_answer(w, c, NULL, "io.redraft.Busy", "a candidate waits for its number or its verdict");
-		return 0;
-	}
-	w->waiter = *c;
-	w->has_waiter = w->asked = true;
-	return 0;
 }
 
 enum { EXPIRE_EVERY = 24 }; /* looks for what is past its age, an age */
@@ -255,25 +259,33 @@ static bool candidate_due(const struct worker *w)
 	return w->asked || (!l->paused && clock_us() - w->published_at >= publish_after(w) && l->step - l->published_step >= w->o.pace.publish_min_steps);
 }
 
+/* The way is not free yet: looked at again soon. Who asked found it free, so it is the store that says otherwise now, and he is told. */
+static void put_off(struct worker *w)
+{
+	uint64_t after = publish_after(w), soon = 10000000;
+	w->published_at = clock_us() - after + (after < soon ? after : soon);
+	if (w->asked)
+		worker_answer_waiter(w, NULL, "io.redraft.Busy", barred);
+	w->asked = false;
+}
+
 int worker_due(struct worker *w, struct errtext *e)
 {
 	struct learner *l = w->l;
-	uint64_t now = clock_us();
+	const char *state;
 	int r = 0;
-	bool way = true;
 	written(w);
 	if (pace_asleep(w->pace)) /* the next candidate is of a whole interval awake: one of a few steps would gain nothing again */
-		w->published_at = now;
-	if (*l->pending.name && !l->pending.version && !l->pending.writing)
+		w->published_at = clock_us();
+	if (*l->pending.name && !l->pending.version && !l->pending.writing && !w->asked)
 		r = submit(w, e);
 	if (!r)
 		r = expire(w, e);
 	if (!r && candidate_due(w)) {
-		r = make_way(w, &way, e);
-		if (!r && way)
-			r = publish(w, e);
+		if (way_free(w, &state))
+			r = publish(w, state, e);
 		else
-			w->published_at = now - publish_after(w) + (publish_after(w) < 10000000 ? publish_after(w) : 10000000); /* looked at again soon */
+			put_off(w);
 	}
 	if (!r)
 		checkpoint(w);

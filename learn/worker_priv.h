@@ -47,5 +47,6 @@ void worker_answer(struct worker *w, const struct command *c, json_t *reply /* t
 json_t *worker_describe(struct worker *w);
 /* worker_due.c */
 int MUSTCHECK worker_due(struct worker *w, struct errtext *e);
-int MUSTCHECK worker_publish_now(struct worker *w, const struct command *c, struct errtext *e);
+void worker_publish_now(struct worker *w, const struct command *c);
+void worker_answer_waiter(struct worker *w, json_t *reply /* taken */, const char *error, const char *message); /* of Publish(), if there is one */
 int MUSTCHECK worker_submit_answer(struct worker *w, const struct command *c, struct errtext *e);

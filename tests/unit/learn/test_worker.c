@@ -1,10 +1,11 @@
 /* The compute thread says how it ended, whoever ended it: a stop that goes well is no news and leaves a checkpoint; a last
  * checkpoint that cannot be written is said by worker_stop, as the loop runs no more; bad state is said through the loop. Each once.
- * It trains and obeys while a candidate is being written, and ends with it written; one that cannot be written is said and counted.
+ * It trains and obeys while a candidate is being written, and ends with it written; one that cannot be written is said and counted. One that waits
+ * goes only when the next is begun, which a checkpoint that is being written may put off.
  *
  * A candidate that the daemon is too busy for is asked about again, seconds later, and one that it refuses goes.
  *
- * A candidate's writer is held at its sync, or meets a full disk there; its file is known by its folder.
+ * A writer is held at its sync, or meets a full disk there, as the journal may at its own; a file is known by its folder.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -18,14 +19,30 @@
 #include "tests/unit/learn/learner_world.h"
 #include "learn/worker.h"
 
-static atomic_bool hold, held, full;
+static atomic_bool hold, held, full, journal_full;
+static const char *_Atomic whose = "/incoming/"; /* writer */
+
+static const char *path_of(int fd, char ret[static 512])
+{
+	char link[64];
+	(void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, ret, 511);
+	ret[n > 0 ? n : 0] = 0;
+	return ret;
+}
+
+int fdatasync(int fd)
+{
+	char path[512];
+	errno = ENOSPC;
+	return journal_full && strstr(path_of(fd, path), "/s/journal") ? -1 : (int)syscall(SYS_fdatasync, fd);
+}
 
 int fsync(int fd)
 {
 	const struct timespec nap = {.tv_nsec = 1000000};
-	char link[64], path[512] = "";
-	(void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-	if (readlink(link, path, sizeof path - 1) < 0 || !strstr(path, "/incoming/"))
+	char path[512];
+	if (!strstr(path_of(fd, path), whose))
 		return (int)syscall(SYS_fsync, fd);
 	while (hold) {
 		held = true;
@@ -193,7 +210,8 @@ static void on_answer(void *arg, json_t *reply, const char *error, const char *m
 static void ask(struct worker *x, enum command_kind kind, struct answer *a)
 {
 	struct command c = {.kind = kind, .k = 1, .done = on_answer, .arg = a, .pace = quiet};
-	c.pace.publish_us = c.pace.checkpoint_us = 1; /* CMD_PACE: always due */
+	c.pace.checkpoint_us = 1; /* CMD_PACE: always due, the candidate where it is candidates that are held */
+	c.pace.publish_us = strcmp(whose, "/incoming/") == 0 ? 1 : quiet.publish_us;
 	*a = (struct answer){.loop = a->loop};
 	assert_int_equal(worker_post(x, &c), 0);
 }
@@ -213,6 +231,13 @@ static void *let_go(void *unused) /* of a writer that is held, while somebody wa
 	(void)nanosleep(&nap, NULL);
 	hold = false;
 	return unused;
+}
+
+static void until_held(void)
+{
+	const struct timespec nap = {.tv_nsec = 1000000};
+	while (!held)
+		(void)nanosleep(&nap, NULL);
 }
 
 static int entries(const char *state, enum journal_kind kind)
@@ -235,7 +260,6 @@ static int entries(const char *state, enum journal_kind kind)
  * has nothing to write again. */
 static void test_candidate(void **unused)
 {
-	const struct timespec nap = {.tv_nsec = 1000000};
 	struct world w;
 	struct heard h;
 	struct answer a;
@@ -249,8 +273,7 @@ static void test_candidate(void **unused)
 	hold = true;
 	a.loop = h.loop;
 	ask(x, CMD_PUBLISH, &a);
-	while (!held)
-		(void)nanosleep(&nap, NULL);
+	until_held();
 	int64_t step = number(x, NULL, "step");
 	until(x, NULL, "step", step + 3);
 	obeyed(x, CMD_DRIFT, h.loop);
@@ -289,16 +312,78 @@ static void test_candidate(void **unused)
 	world_done(&w);
 }
 
+/* The candidate of a daemon that is away waits; Publish() has to wait for a checkpoint. An end, or a journal that cannot be written, before the new one is
+ * begun: the first is as it was, and who asked is told of the journal. Then it goes, and the new one takes its place. */
+static void test_candidate_put_off(void **unused)
+{
+	enum { END, JOURNAL, GOES_ON };
+	(void)unused;
+	for (int how = END; how <= GOES_ON; how++) {
+		struct world w;
+		struct heard h;
+		struct answer a;
+		pthread_t other;
+		char state[300], first[512];
+		world_init(&w, 4);
+		(void)snprintf(state, sizeof state, "%s/s", w.dir);
+		struct worker *x = begin(&w, state, script(), &h);
+		until(x, NULL, "step", 3);
+		a.loop = h.loop;
+		ask(x, CMD_PUBLISH, &a);
+		assert_int_equal(loop_run(h.loop), 0);
+		assert_non_null(strstr(a.text, "the candidate is written"));
+		until(x, "candidate", "step", 3);
+		json_t *s = worker_status(x);
+		(void)snprintf(first, sizeof first, "%s/incoming/%s/submit.json", w.store, json_string_value(json_object_get(json_object_get(s, "pending"), "name")));
+		json_decref(s);
+		assert_int_equal(access(first, F_OK), 0);
+
+		whose = "/checkpoint/";
+		hold = true;
+		obeyed(x, CMD_PACE, h.loop);
+		until_held();
+		obeyed(x, CMD_PAUSE, h.loop);
+		ask(x, CMD_PUBLISH, &a);
+		struct answer later = {.loop = h.loop};
+		ask(x, CMD_DRIFT, &later);
+		assert_int_equal(loop_run(h.loop), 0);
+		assert_int_equal(later.n, 1); /* so the other was taken too */
+		assert_int_equal(a.n, 0);
+		assert_int_equal(access(first, F_OK), 0);
+		if (how == END)
+			assert_int_equal(pthread_create(&other, NULL, let_go, NULL), 0);
+		else {
+			journal_full = how == JOURNAL;
+			hold = false;
+			assert_int_equal(loop_run(h.loop), 0); /* until it is answered */
+			assert_string_equal(a.error, "io.redraft.Busy");
+			assert_non_null(strstr(a.text, how == JOURNAL ? "the learner is ending" : "the candidate is written"));
+		}
+		worker_stop(x);
+		if (how == END)
+			assert_int_equal(pthread_join(other, NULL), 0);
+		assert_int_equal(h.n, how == JOURNAL);
+		journal_full = false;
+		whose = "/incoming/";
+		assert_int_equal(access(first, F_OK) == 0, how != GOES_ON);
+		assert_int_equal(entries(state, J_PUBLISH), how == GOES_ON ? 2 : 1);
+		if (how != JOURNAL) /* what could not be synced may be there or not */
+			assert_int_equal(entries(state, J_WITHDRAW), how == GOES_ON);
+		loop_free(h.loop);
+		world_done(&w);
+	}
+}
+
 /* The disk is full: said to who asked for it, counted, withdrawn; steps go on, and the next is written and waits for the daemon. */
-static void test_candidate_not_written(void **unused)
+static void not_written(const char *store)
 {
 	struct world w;
 	struct heard h;
 	struct answer a;
 	char state[300];
-	(void)unused;
 	world_init(&w, 4);
 	(void)snprintf(state, sizeof state, "%s/s", w.dir);
+	(void)snprintf(w.store, sizeof w.store, "%.120s/%.170s", w.dir, store);
 	struct worker *x = begin(&w, state, script(), &h);
 	until(x, NULL, "step", 3);
 	full = true;
@@ -323,6 +408,18 @@ static void test_candidate_not_written(void **unused)
 	assert_int_equal(entries(state, J_PUBLISH), 2);
 	assert_int_equal(entries(state, J_WITHDRAW), 1);
 	world_done(&w);
+}
+
+#define SOME "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4"
+#define MUCH SOME SOME SOME SOME /* 80 bytes, of two a character */
+
+/* A path that is long and not ASCII is cut inside a character, in one of two: the reason is said all the same, and the status is no older. */
+static void test_candidate_not_written(void **unused)
+{
+	(void)unused;
+	not_written("store");
+	not_written(MUCH MUCH);
+	not_written("x" MUCH MUCH);
 }
 
 /* ---- what the daemon says of it ---- */
@@ -434,7 +531,7 @@ static void test_rebase_to_what_cannot_be_read(void **unused)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop), cmocka_unit_test(test_bad_state), cmocka_unit_test(test_candidate), cmocka_unit_test(test_candidate_not_written),
-					   cmocka_unit_test(test_daemon_says_no), cmocka_unit_test(test_rebase_to_what_cannot_be_read)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop), cmocka_unit_test(test_bad_state), cmocka_unit_test(test_candidate), cmocka_unit_test(test_candidate_put_off),
+					   cmocka_unit_test(test_candidate_not_written), cmocka_unit_test(test_daemon_says_no), cmocka_unit_test(test_rebase_to_what_cannot_be_read)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
