@@ -95,7 +95,7 @@ static int take_read_submit(const char *dir, struct take_submit *ret, struct man
 	snprintf(path, sizeof path, "%s/submit.json", dir);
 	r = fs_read_text(path, SUBMIT_MAX_BYTES, &text);
 	if (r < 0)
-		return errtext_set(e, r, "submit.json: %s", strerror(-r));
+		return errtext_set(e, r, "submit.json: %s", fs_text_why(r));
 	j = json_loads(text, JSON_REJECT_DUPLICATES, &je);
 	free(text);
 	if (!json_is_object(j)) {

@@ -32,7 +32,7 @@ int web_token(struct web *w, struct errtext *e)
 	if (r == -ENOENT && !path[0])
 		return 0;
 	if (r < 0)
-		return errtext_set(e, r, "web.token_file = %.150s: %s", where, strerror(-r));
+		return errtext_set(e, r, "web.token_file = %.150s: %s", where, fs_text_why(r));
 	n = strcspn(text, "\r\n");
 	if (path[0] && (stat(path, &st) < 0 || st.st_mode & S_IRWXO))
 		r = errtext_set(e, -EPERM, "web.token_file = %.150s is open to every user; chmod o= it", where);

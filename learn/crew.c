@@ -25,7 +25,7 @@ static int read_secret(const struct crew_conf *k, char **ret, struct errtext *e)
 	char *text = NULL;
 	int r = fs_read_text(k->secret_file, 4096, &text);
 	if (r)
-		return errtext_set(e, r, "ranks.secret_file: %.150s: %s", k->secret_file, strerror(-r));
+		return errtext_set(e, r, "ranks.secret_file: %.150s: %s", k->secret_file, fs_text_why(r));
 	text[strcspn(text, "\r\n")] = 0;
 	if (stat(k->secret_file, &st) || st.st_mode & S_IRWXO)
 		r = errtext_set(e, -EPERM, "ranks.secret_file: %.150s is open to every user; chmod o= it", k->secret_file);

@@ -18,7 +18,7 @@ static int count_file(struct learner *l, const char *path, bool dry, struct errt
 	char *text = NULL, *end;
 	int r = fs_read_text(path, 256u << 20, &text);
 	if (r)
-		return errtext_set(e, -EINVAL, "init.vocab_from %.150s: %s", path, strerror(-r));
+		return errtext_set(e, -EINVAL, "init.vocab_from %.150s: %s", path, fs_text_why(r));
 	const char *s = text;
 	for (;;) {
 		s += strspn(s, " \t\r\n,");

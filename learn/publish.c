@@ -197,8 +197,8 @@ int publish_path(const char *store, const char *name, char *ret, size_t size)
 void publish_remove(const char *store, const char *name)
 {
 	char dir[PATH_MAX];
-	if (!publish_path(store, name, dir, sizeof dir) && fs_remove_tree(dir))
-		return; /* what is left of it lies there until somebody removes it */
+	if (!publish_path(store, name, dir, sizeof dir))
+		(void)!fs_remove_tree(dir); /* what is left of it lies there until somebody removes it */
 }
 
 static int save_weights(const char *dir, const struct draft_config *c, const int64_t *d2t, const real *w, struct errtext *e)

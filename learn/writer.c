@@ -240,23 +240,28 @@ int learner_publish(struct learner *l, struct errtext *e)
 	return r;
 }
 
+/* It is there: what people are told of it. */
+static void made(const struct learner *l, const struct saving *s, struct written *ret)
+{
+	ret->step = s->step;
+	ret->bytes = s->bytes;
+	ret->stood_us = s->stood_us + journal_waited_us(l->journal) - s->waited_us;
+	ret->stood_cpu_us = s->stood_cpu_us;
+	ret->took_us = s->ended_us - s->began_us;
+	*ret->error = 0;
+}
+
 /* Its folder is there, or not: a store that cannot be written changes nothing of what is trained. */
 static void candidate_ended(struct learner *l, struct saving *s)
 {
-	struct written *x = &l->candidate;
 	fs_crash_point("candidate-durable");
 	l->pending.writing = false;
 	if (s->r) {
-		(void)not_made(x, "candidate", s, s->r, NULL);
+		(void)not_made(&l->candidate, "candidate", s, s->r, NULL);
 		return;
 	}
 	memcpy(l->pending.sha, s->candidate->sha, sizeof l->pending.sha);
-	x->step = s->step;
-	x->bytes = s->bytes;
-	x->stood_us = s->stood_us + journal_waited_us(l->journal) - s->waited_us;
-	x->stood_cpu_us = s->stood_cpu_us;
-	x->took_us = s->ended_us - s->began_us;
-	*x->error = 0;
+	made(l, s, &l->candidate);
 	saving_free(s);
 }
 
@@ -278,12 +283,7 @@ static void take_up(struct learner *l, const struct saving *s)
 	l->kept_first[0] = l->kept_first[1];
 	l->kept_first[1] = s->segment;
 	pool_delete_below(l->pool, l->kept_first[0]);
-	l->saved.step = s->step;
-	l->saved.bytes = s->bytes;
-	l->saved.stood_us = s->stood_us + journal_waited_us(l->journal) - s->waited_us;
-	l->saved.stood_cpu_us = s->stood_cpu_us;
-	l->saved.took_us = s->ended_us - s->began_us;
-	*l->saved.error = 0;
+	made(l, s, &l->saved);
 }
 
 int learner_write_end(struct learner *l, bool wait, struct errtext *e)

@@ -174,10 +174,8 @@ static int open_folder(struct draft_files *f, const char *dir, int n_target_laye
 
 	if (r == 0)
 		r = fs_read_text(path, 1 << 20, &json);
-	if (r == -EILSEQ || r == -E2BIG) /* what is in it is wrong, not the disk */
-		return errtext_set(e, -EINVAL, "%.160s/config.json: %s", dir, r == -E2BIG ? "too large" : "a NUL in the text");
 	if (r < 0)
-		return errtext_set(e, r, "%.160s/config.json: %s", dir, strerror(-r));
+		return errtext_set(e, fs_text_fault(r), "%.160s/config.json: %s", dir, fs_text_why(r));
 	r = draft_config_parse(json, n_target_layers, &f->config, e);
 	free(json);
 	if (r < 0)

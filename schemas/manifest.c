@@ -66,10 +66,8 @@ static int load(const char *path, json_t **ret, struct errtext *e)
 	char *text;
 	int r = fs_read_text(path, FILE_MAX, &text);
 
-	if (r == -EILSEQ || r == -E2BIG) /* what is in it is wrong, not the disk */
-		return errtext_set(e, -EINVAL, "%.160s: %s", path, r == -E2BIG ? "too large" : "a NUL in the text");
 	if (r < 0)
-		return errtext_set(e, r, "%.160s: %s", path, strerror(-r));
+		return errtext_set(e, fs_text_fault(r), "%.160s: %s", path, fs_text_why(r));
 	json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, &je);
 	free(text);
 	if (!json_is_object(o)) {

@@ -61,7 +61,7 @@ static int read_file(struct api_keys *k, struct errtext *e)
 	int r = fs_read_text(k->path, MAX_FILE, &text);
 
 	if (r < 0)
-		return errtext_set(e, r, "api_keys_file %.150s cannot be read: %s", k->path, strerror(-r));
+		return errtext_set(e, r, "api_keys_file %.150s cannot be read: %s", k->path, fs_text_why(r));
 	r = parse(&fresh, text, e);
 	explicit_bzero(text, strlen(text));
 	free(text);

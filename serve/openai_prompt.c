@@ -42,7 +42,7 @@ static int encode(const struct openai_model *m, const char *text, size_t len, bo
 {
 	uint32_t *ids;
 	size_t n;
-	int r = tokenizer_encode(m->tokenizer, text, len, special, most == SIZE_MAX ? most : most - (size_t)p->n, &ids, &n);
+	int r = tokenizer_encode(m->tokenizer, text, len, special, most - (size_t)p->n, &ids, &n);
 
 	if (r < 0)
 		return r;

@@ -80,7 +80,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
 	ids = malloc(((t->pre == PRE_QWEN2 ? 3 : 1) * len + 1) * sizeof *ids);
 	if (!ids)
 		return -ENOMEM;
-	for (size_t at = 0; at < len && r == 0;) {
+	for (size_t at = 0; at < len && r == 0 && n <= most;) {
 		const struct token *k = added_at(t, text + at, len - at, special, &id);
 		if (!k) {
 			at++;
@@ -91,9 +91,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
 		from = at += k->text_len;
 	}
 	if (r == 0)
-		r = encode_plain(t, &s, text + from, len - from, most, ids, &n);
-	if (r == 0 && n > most) /* the last was an added token */
-		r = -E2BIG;
+		r = n > most ? -E2BIG : encode_plain(t, &s, text + from, len - from, most, ids, &n);
 	bpe_scratch_done(&s);
 	if (r < 0) {
 		free(ids);

@@ -153,7 +153,7 @@ static int conf_from_file(struct conf_set *s, const char *path)
 	int r = fs_read_text(path, CONF_MAX_FILE, &text);
 
 	if (r < 0)
-		return errtext_set(s->e, r, "configuration file %.150s: %s", path, r == -EILSEQ ? "it holds a NUL byte and is no text" : strerror(-r));
+		return errtext_set(s->e, r, "configuration file %.150s: %s", path, fs_text_why(r));
 	ini.seen = calloc((size_t)s->n + 1, 1);
 	if (!ini.seen)
 		r = -ENOMEM;

@@ -67,6 +67,16 @@ void fs_map_rest(const struct fs_map *m)
 		(void)madvise((void *)(uintptr_t)m->data, m->len, MADV_DONTNEED); /* nothing of ours is lost: the mapping is read-only */
 }
 
+const char *fs_text_why(int r)
+{
+	return r == -EILSEQ ? "it holds a NUL byte and is no text" : r == -E2BIG ? "it is too large" : strerror(-r);
+}
+
+int fs_text_fault(int r)
+{
+	return r == -EILSEQ || r == -E2BIG ? -EINVAL : r;
+}
+
 int fs_read_text(const char *path, size_t max_bytes, char **ret)
 {
 	struct stat st;

@@ -17,7 +17,9 @@ struct fs_map {
 int MUSTCHECK fs_map(const char *path, struct fs_map *ret);
 void fs_unmap(struct fs_map *m); /* safe on a zeroed struct and twice */
 void fs_map_rest(const struct fs_map *m); /* its pages count for us no longer; reading brings them back, from the file */
-int MUSTCHECK fs_read_text(const char *path, size_t max_bytes, char **ret); /* malloc'd, NUL-terminated; -EILSEQ: it holds a NUL */
+int MUSTCHECK fs_read_text(const char *path, size_t max_bytes, char **ret); /* malloc'd, NUL-terminated; -EILSEQ: it holds a NUL; -E2BIG */
+const char *fs_text_why(int r);                                            /* what it failed with, in words */
+int fs_text_fault(int r); /* the same, but -EINVAL where what is in the file is wrong and not this machine */
 int MUSTCHECK fs_write_atomic(const char *path, const void *p, size_t n);  /* mode 0640 */
 /* The same of parts laid end to end. It goes to the disk as it is written, some MiB at a time: whoever else syncs something there meanwhile
  * waits for one such piece, not for the whole file. */

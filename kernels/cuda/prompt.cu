@@ -143,11 +143,7 @@ template <int HD> static __global__ void __launch_bounds__(FWD_THREADS, 3) promp
 	__syncthreads();
 	factor_a q[HD / SUB];
 	sums o[HD / SUB];
-	UNROLL
-	for (int k = 0; k < HD / SUB; k++) {
-		load_factor<H>(q[k], at_shared(K + warp * SUB * H), k * SUB);
-		wmma::fill_fragment(o[k], 0.0f);
-	}
+	begin_rows<HD>(q, o, K + warp * SUB * H);
 	struct places at = find_places(m->S[warp], LD_S);
 	struct online s = {-INFINITY, 0};
 	for (int first = x->t.split * CK_PROMPT_SPLIT; first < end; first += TILE) {

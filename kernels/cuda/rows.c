@@ -1,6 +1,7 @@
 /* Row operations: sizes checked, small arrays brought across, one or two launches. */
 #include <string.h>
 #include "kernels/cuda/cuda.h"
+#include "kernels/draw.h"
 
 int cuda_rmsnorm(struct dev *d, real *y, int ldy, real *rstd, const real *x, int ldx, const real *g, real eps, int M, int H)
 {
@@ -93,7 +94,7 @@ int cuda_topk_named(struct dev *d, uint32_t *ids, float *logp, uint32_t *first, 
 }
 
 _Static_assert(sizeof(struct draw) == sizeof(struct ck_draw) && offsetof(struct draw, row) == offsetof(struct ck_draw, row), "one struct, under two names");
-_Static_assert(DRAW_ONE == (uint64_t)1 << CK_DRAW_ONE_BITS && DRAW_ALL == (uint64_t)1 << CK_DRAW_ALL_BITS, "one rule");
+_Static_assert((int)DRAW_FAR == (int)CK_DRAW_FAR && DRAW_ONE == (uint64_t)1 << CK_DRAW_ONE_BITS && DRAW_ALL == (uint64_t)1 << CK_DRAW_ALL_BITS, "one rule");
 
 int cuda_draw(struct dev *d, uint32_t *ids, float *vals, const real *x, int ldx, const struct draw *how, int M, int N)
 {

@@ -62,6 +62,16 @@ static __device__ inline void soften(struct online *x, bf16 *P, float *keep, con
 		keep[r] = had;
 }
 
+/* The warp's 16 query rows [16][hd] as factors, and their sums, 0 */
+template <int HD> static __device__ inline void begin_rows(factor_a q[HD / SUB], sums o[HD / SUB], const bf16 *rows)
+{
+	UNROLL
+	for (int k = 0; k < HD / SUB; k++) {
+		load_factor<wide<HD>::H>(q[k], at_shared(rows), k * SUB);
+		wmma::fill_fragment(o[k], 0.0f);
+	}
+}
+
 /* A block of keys against the warp's 16 query rows */
 template <int HD>
 static __device__ inline void attend_tile(sums o[HD / SUB], struct online *x, const factor_a q[HD / SUB], const struct places *at, const bf16 *K, const bf16 *V, float *S, bf16 *P, float *keep,

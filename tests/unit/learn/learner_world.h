@@ -113,3 +113,20 @@ static inline void publish(struct learner *l)
 	assert_int_equal(learner_write_end(l, true, &e), 0);
 	assert_true(*l->pending.name && *l->pending.sha);
 }
+
+/* Entries of a kind in the journal. */
+static inline int entries(const char *state_dir, enum journal_kind kind)
+{
+	char path[400];
+	struct journal *j = NULL;
+	struct journal_entry x;
+	struct errtext e = {""};
+	int64_t at = 0;
+	int n = 0;
+	(void)snprintf(path, sizeof path, "%s/journal", state_dir);
+	assert_int_equal(journal_open(path, true, NULL, &j, &e), 0);
+	while (!journal_read(j, at, &x, &at))
+		n += x.kind == kind;
+	journal_close(j);
+	return n;
+}

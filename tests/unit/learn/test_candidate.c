@@ -65,23 +65,6 @@ static void there(const char *name, const char *sha, int64_t step)
 	assert_string_equal(is, sha);
 }
 
-/* Entries of a kind in the journal. */
-static int entries(enum journal_kind kind)
-{
-	char path[400];
-	struct journal *j = NULL;
-	struct journal_entry x;
-	struct errtext e = {""};
-	int64_t at = 0;
-	int n = 0;
-	(void)snprintf(path, sizeof path, "%s/journal", state);
-	assert_int_equal(journal_open(path, true, NULL, &j, &e), 0);
-	while (!journal_read(j, at, &x, &at))
-		n += x.kind == kind;
-	journal_close(j);
-	return n;
-}
-
 static void test_steps_go_on(void **s)
 {
 	for (int average = 0; average < 2; average++) {
@@ -188,8 +171,8 @@ static void test_killed(void **s)
 	incoming(name, "", path);
 	assert_int_not_equal(access(path, F_OK), 0);
 	learner_close(l);
-	assert_int_equal(entries(J_PUBLISH), 1);
-	assert_int_equal(entries(J_SUBMITTED), 1);
+	assert_int_equal(entries(state, J_PUBLISH), 1);
+	assert_int_equal(entries(state, J_SUBMITTED), 1);
 	munmap(sha, 4096);
 }
 

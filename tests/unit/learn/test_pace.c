@@ -12,10 +12,10 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/log.h"
-#include "daemon/base/loop.h"
 #include "daemon/base/rpc.h"
 #include "kernels/ops.h"
 #include "learn/pace.h"
+#include "tests/unit/learn/run_for.h"
 
 static double round_ms;
 static bool mute;
@@ -36,20 +36,6 @@ static void on_status(void *ctx, struct rpc_call *call, json_t *params)
 }
 
 static const struct rpc_method methods[] = {{"io.redraft.Serve.Status", RPC_STATUS, on_status}, {NULL, RPC_STATUS, NULL}};
-
-static void stop(void *arg)
-{
-	loop_stop(arg);
-}
-
-static void run_for(struct loop *l, uint64_t us)
-{
-	struct loop_timer *t;
-	assert_int_equal(loop_timer_new(l, stop, l, &t), 0);
-	loop_timer_set(t, us);
-	assert_int_equal(loop_run(l), 0);
-	loop_timer_free(t);
-}
 
 static bool in_state(struct pace *p, const char *want)
 {

@@ -17,6 +17,7 @@
 #include "daemon/base/loop.h"
 #include "daemon/base/rpc.h"
 #include "tests/unit/learn/learner_world.h"
+#include "tests/unit/learn/run_for.h"
 #include "learn/worker.h"
 
 static atomic_bool hold, held, full, journal_full;
@@ -240,22 +241,6 @@ static void until_held(void)
 		(void)nanosleep(&nap, NULL);
 }
 
-static int entries(const char *state, enum journal_kind kind)
-{
-	char path[400];
-	struct journal *j = NULL;
-	struct journal_entry x;
-	struct errtext e = {""};
-	int64_t at = 0;
-	int n = 0;
-	(void)snprintf(path, sizeof path, "%s/journal", state);
-	assert_int_equal(journal_open(path, true, NULL, &j, &e), 0);
-	while (!journal_read(j, at, &x, &at))
-		n += x.kind == kind;
-	journal_close(j);
-	return n;
-}
-
 /* Steps are taken and commands obeyed while it is written; a stop meanwhile ends with its folder and a checkpoint that knows of it, so the next start
  * has nothing to write again. */
 static void test_candidate(void **unused)
@@ -437,20 +422,6 @@ static void on_submit(void *ctx, struct rpc_call *call, json_t *params)
 		rpc_error(call, "io.redraft.Busy", "model.safetensors: No space left on device");
 	else
 		rpc_error(call, "io.redraft.BadVersion", "Busy/model.safetensors is not a file");
-}
-
-static void stop_loop(void *loop)
-{
-	loop_stop(loop);
-}
-
-static void run_for(struct loop *l, uint64_t us)
-{
-	struct loop_timer *t;
-	assert_int_equal(loop_timer_new(l, stop_loop, l, &t), 0);
-	loop_timer_set(t, us);
-	assert_int_equal(loop_run(l), 0);
-	loop_timer_free(t);
 }
 
 static void test_daemon_says_no(void **unused)

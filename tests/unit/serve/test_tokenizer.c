@@ -207,6 +207,12 @@ static void test_most(void **state)
 	assert_int_equal(n, all);
 	free(ids);
 	ids = NULL;
+	/* of added tokens alone */
+	assert_int_equal(-E2BIG, tokenizer_encode(toy, "<|im_start|><|im_start|><|im_start|>", 36, true, 2, &ids, &n));
+	assert_int_equal(0, tokenizer_encode(toy, "<|im_start|><|im_start|><|im_start|>", 36, true, 3, &ids, &n));
+	assert_int_equal(n, 3);
+	free(ids);
+	ids = NULL;
 	memset(word, 'a', TOKENIZER_WORD + 1);
 	word[TOKENIZER_WORD + 1] = '\0';
 	assert_int_equal(-EMSGSIZE, tokenizer_encode(toy, word, TOKENIZER_WORD + 1, true, 1 << 30, &ids, &n));
