@@ -363,18 +363,6 @@ static int open_parts(struct learner *l, struct errtext *e)
 	return r;
 }
 
-/* What the bits of a sum depend on: the device, and the order in which this program adds. */
-static void name_device(const struct dev *d, char ret[static 64])
-{
-	int model = (int)strcspn(d->about, ",");
-	if (d->kind == DEV_CPU)
-		(void)snprintf(ret, 64, "cpu %s, sums %d", dev_isa_name(d->isa), TRAINER_SUMS);
-	else
-		(void)snprintf(ret, 64, "%.*s, %s, sums %d", model < 40 ? model : 40, d->about, strstr(d->about, ", strict") ? "strict" : "fast", TRAINER_SUMS);
-	for (char *c = ret; *c; c++)
-		*c = *c < ' ' || *c > '~' || *c == '"' || *c == '\\' ? '?' : *c;
-}
-
 static int repeated_elsewhere(struct learner *l, const char *taken_on, struct errtext *e)
 {
 	l->n.inexact++;
@@ -399,7 +387,7 @@ int learner_open(const struct learner_options *o, struct dev *d, struct source *
 	int64_t at = 0;
 	if (!l)
 		return -ENOMEM;
-	name_device(d, l->device);
+	trainer_name_device(d, l->device);
 	memcpy(now.device, l->device, sizeof now.device);
 	l->o = now;
 	l->saved.step = l->candidate.step = -1;

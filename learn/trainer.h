@@ -25,6 +25,9 @@ enum optimizer_kind { OPT_ADAMW, OPT_MUON /* on the matrices; AdamW on head and 
  * other bits, raises it: journals name it beside the device, and steps that were added otherwise when they were taken are said to be repeated inexactly.
  * 2: rows in front without weight are left out. (Journals before that name none.) */
 enum { TRAINER_SUMS = 2 };
+/* What the bits of a step depend on beside its inputs, in words fit for JSON: the device, how it multiplies, and the order of sums. */
+enum { TRAINER_DEVICE_NAME = 64 };
+void trainer_name_device(const struct dev *d, char ret[static TRAINER_DEVICE_NAME]);
 
 struct comm;
 struct train_options {
