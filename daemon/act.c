@@ -272,6 +272,9 @@ static void act_said_found(const struct store_found *f, const char *path)
 	if (f->given_back)
 		log_warn("store %s: %d interrupted submission%s put back into incoming", path, f->given_back,
 			 f->given_back == 1 ? "" : "s");
+	if (f->stuck)
+		log_error("store %s: %d interrupted submission%s in versions/.take-* cannot be put back into incoming; tried again at the next submission", path, f->stuck,
+			  f->stuck == 1 ? "" : "s");
 	if (f->lost)
 		log_error("store %s: files of %d version%s are missing or damaged; quarantined", path, f->lost,
 			  f->lost == 1 ? "" : "s");

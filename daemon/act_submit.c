@@ -41,7 +41,7 @@ static void act_submit_finish(void *arg)
 	if (!s->r)
 		s->r = store_name(a->store, &s->taken, &s->e);
 	if (s->r < 0) {
-		log_warn("submission %.100s %s: %s; it stays in incoming", s->path, refused ? "refused" : "not taken", s->e.text);
+		log_warn("submission %.100s %s: %s; it is kept", s->path, refused ? "refused" : "not taken", s->e.text);
 		store_taken_done(&s->taken);
 		s->answer(s->arg, 0, refused ? "io.redraft.BadVersion" : "io.redraft.Busy", s->e.text);
 		return;

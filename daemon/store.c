@@ -80,26 +80,6 @@ static int store_absolute(struct store *s, struct errtext *e)
 	return r < 0 ? errtext_set(e, r, "store %.150s: %s", s->path, strerror(-r)) : 0;
 }
 
-/* A take that a crash interrupted: back to incoming, where its owner finds it. */
-static void store_give_back(struct store *s, const char *entry, struct store_found *found)
-{
-	const char *dash = strchr(entry + 6, '-');
-	char from[PATH_MAX], to[PATH_MAX];
-
-	snprintf(from, sizeof from, "%s/versions/%s", s->path, entry);
-	if (!dash || !dash[1]) {
-		store_drop(from);
-		return;
-	}
-	snprintf(to, sizeof to, "%s/versions/%s/manifest.json", s->path, entry);
-	(void)unlink(to);
-	snprintf(to, sizeof to, "%s/incoming/%s", s->path, dash + 1);
-	if (rename(from, to) < 0) /* somebody has written that name anew: theirs is the newer */
-		store_drop(from);
-	else
-		found->given_back++;
-}
-
 static int store_by_number(const void *a, const void *b)
 {
 	const struct version_entry *x = a, *y = b;
@@ -159,8 +139,11 @@ static int store_scan(struct store *s, struct store_state *st, struct store_foun
 	while (!r && (d = readdir(dir))) {
 		uint32_t number = store_number(d->d_name);
 
-		if (!strncmp(d->d_name, ".take-", 6)) {
-			store_give_back(s, d->d_name, found);
+		if (!strncmp(d->d_name, STORE_TAKE, strlen(STORE_TAKE))) {
+			int k = store_give_back(s, d->d_name);
+
+			found->given_back += !k;
+			found->stuck += k < 0;
 		} else if (number && !store_entry(st, number) && store_readable(s, number)) {
 			/* Named, then the crash. Without any state its history is unknown. */
 			r = found->new_state ? store_add(st, number, VS_RETIRED, "found in the store; its history is lost")

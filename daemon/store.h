@@ -1,7 +1,7 @@
 /* The version store on disk: the daemon is its only writer.
  *
  *   versions/N/        model.safetensors config.json manifest.json verdict.json; immutable
- *   versions/.take-N-NAME   a submission being verified (was incoming/NAME)
+ *   versions/.take-N-NAME   a submission being verified (was incoming/NAME), or one that could not go back yet
  *   versions/.gone-N   a version being removed
  *   incoming/NAME/     written by the learner; taken by Submit
  *   state.json         the one state file; written by temp + fsync + rename
@@ -10,8 +10,8 @@
  * folder are on disk; state.json names it afterwards. store_open finishes or undoes
  * whatever a crash left between any two of these steps.
  *
- * Threads: store_take on any one thread at a time (it touches only the folder it
- * takes); everything else on the loop's.
+ * Threads: store_take on any one thread at a time, and not between a take and its naming (it touches only
+ * .take folders); everything else on the loop's.
  */
 #pragma once
 #include <stdint.h>
@@ -23,6 +23,7 @@ struct store;
 
 struct store_found {
 	int adopted, given_back; /* folders named but not in the state; submissions put back */
+	int stuck;               /* submissions that could not be put back, yet */
 	int lost, removed;       /* versions without files; removals finished */
 	bool new_state;                /* there was no state.json */
 };
@@ -42,7 +43,8 @@ struct store_taken {
 
 /* Verify incoming/NAME (path: the folder itself, or its name) and make it ready to be
  * version `number`: layout, tensors, hash against submit.json, target. On failure the
- * folder is back where it was. -EINVAL: it is not there, or what is in it is no version;
+ * folder is back where it was, or, where that fails too, stays in versions/.take-N-NAME, until the next
+ * submission or start puts it back. -EINVAL: it is not there, or what is in it is no version;
  * any other error is the trouble of this machine's disk or memory, and the same may be
  * taken later. expect_fp: the server's target, or "" when unknown. */
 int MUSTCHECK store_take(const struct store *s, const char *path, uint32_t number, const char *expect_fp,

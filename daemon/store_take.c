@@ -2,7 +2,11 @@
  * a rename, verified where nobody else writes, completed with a manifest, pushed to
  * the disk and named by one more rename. Until that last rename it is not a version;
  * after it nothing in it changes but verdict.json being added.
+ *
+ * What becomes no version goes back by a rename too, and that can fail as everything else on a disk that failed before.
+ * Then it stays where it is, versions/.take-N-NAME, and every submission that follows begins with giving it back, as a start does.
  */
+#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -12,7 +16,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/fs.h"
 #include "daemon/base/sha.h"
-#include "daemon/store.h"
+#include "daemon/store_inside.h"
 #include "schemas/draft_config.h"
 
 enum { SUBMIT_MAX_BYTES = 4 << 20, LAYERS_UNKNOWN = 1 << 20 };
@@ -167,6 +171,70 @@ static int take_verify(const struct store *s, const char *dir, const char *expec
 	return r;
 }
 
+/* ---- back to incoming ---- */
+
+int store_give_back(const struct store *s, const char *entry)
+{
+	const char *dash = strchr(entry + strlen(STORE_TAKE), '-');
+	char from[PATH_MAX], to[PATH_MAX];
+	int r;
+
+	snprintf(from, sizeof from, "%s/versions/%s", s->path, entry);
+	if (!dash || !dash[1]) { /* nobody's: no name of ours looks like that */
+		store_drop(from);
+		return STORE_E_REPLACED;
+	}
+	snprintf(to, sizeof to, "%s/versions/%s/manifest.json", s->path, entry);
+	(void)unlink(to);
+	snprintf(to, sizeof to, "%s/incoming/%s", s->path, dash + 1);
+	r = rename(from, to) < 0 ? -errno : 0;
+	if (r != -EEXIST && r != -ENOTEMPTY)
+		return r;
+	snprintf(to, sizeof to, "%s/incoming/%s/submit.json", s->path, dash + 1);
+	if (access(to, F_OK) < 0) /* being written, or a part of it left by who was killed: not to be relied on */
+		return r;
+	store_drop(from); /* somebody has written that name anew, and submit.json is last: theirs is the newer, and whole */
+	return STORE_E_REPLACED;
+}
+
+/* Those that could not go back when it was their time. What still keeps the one of this path from going is the error. */
+static int take_give_back(const struct store *s, const char *path, struct errtext *e)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dash;
+	char versions[PATH_MAX];
+	struct dirent *d;
+	DIR *dir;
+	int r = 0, k;
+
+	snprintf(versions, sizeof versions, "%s/versions", s->path);
+	dir = opendir(versions);
+	if (!dir)
+		return errtext_set(e, -errno, "%.150s: %s", versions, strerror(errno));
+	while ((d = readdir(dir)))
+		if (!strncmp(d->d_name, STORE_TAKE, strlen(STORE_TAKE)) && (k = store_give_back(s, d->d_name)) < 0 &&
+		    (dash = strchr(d->d_name + strlen(STORE_TAKE), '-')) && !strcmp(dash + 1, name))
+			r = errtext_set(e, k, "versions/%.100s cannot go back to incoming: %s", d->d_name, strerror(-k));
+	closedir(dir);
+	return r;
+}
+
+/* After a failure r, of which e tells. */
+static int take_fails(const struct store *s, struct store_taken *t, int r, struct errtext *e)
+{
+	char why[sizeof e->text];
+	const char *entry = strrchr(t->dir, '/') + 1;
+	int k = store_give_back(s, entry);
+
+	if (k < 0) {
+		snprintf(why, sizeof why, "%s", e->text);
+		errtext_set(e, r, "%.100s; versions/%.50s could not go back to incoming (%s): it does at the next submission or start", why, entry, strerror(-k));
+	}
+	store_taken_done(t);
+	return r;
+}
+
+/* ---- the two steps ---- */
+
 void store_taken_done(struct store_taken *t)
 {
 	manifest_done(&t->manifest);
@@ -178,13 +246,16 @@ int store_take(const struct store *s, const char *path, uint32_t number, const c
 {
 	struct store_taken t = {.manifest = {.number = number}};
 	char from[PATH_MAX], versions[PATH_MAX];
-	int r = take_name(s, path, t.origin, sizeof t.origin - 32, e);
+	int r = take_give_back(s, path, e);
 
+	if (r < 0)
+		return r;
+	r = take_name(s, path, t.origin, sizeof t.origin - 32, e);
 	if (r < 0)
 		return take_error(r);
 	snprintf(from, sizeof from, "%s/incoming/%s", store_path(s), t.origin);
 	snprintf(versions, sizeof versions, "%s/versions", store_path(s));
-	if (snprintf(t.dir, sizeof t.dir, "%s/.take-%u-%s", versions, number, t.origin) >= (int)sizeof t.dir)
+	if (snprintf(t.dir, sizeof t.dir, "%s/" STORE_TAKE "%u-%s", versions, number, t.origin) >= (int)sizeof t.dir)
 		return errtext_set(e, -EINVAL, "%.100s: the path is too long", t.origin);
 	if (rename(from, t.dir) < 0)
 		return errtext_set(e, take_error(-errno), "incoming/%.100s: %s", t.origin, strerror(errno));
@@ -196,35 +267,32 @@ int store_take(const struct store *s, const char *path, uint32_t number, const c
 		r = manifest_write(t.dir, &t.manifest, e); /* fsyncs the folder too */
 	}
 	fs_crash_point("store-manifest");
-	if (r < 0) {
-		if (rename(t.dir, from) < 0)
-			store_drop(t.dir);
-		store_taken_done(&t);
-		return take_error(r);
-	}
+	if (r < 0)
+		return take_fails(s, &t, take_error(r), e);
 	*ret = t;
 	return 0;
 }
 
 int store_name(struct store *s, struct store_taken *t, struct errtext *e)
 {
+	uint32_t number = t->manifest.number;
 	char dir[PATH_MAX - 16], path[PATH_MAX];
-	const char *at = t->dir;
-	int r = store_version_dir(store_path(s), t->manifest.number, dir, sizeof dir);
+	int r = store_version_dir(store_path(s), number, dir, sizeof dir);
 
 	if (!r && rename(t->dir, dir) < 0)
 		r = -errno;
 	if (!r) {
-		at = dir;
 		fs_crash_point("store-named");
 		snprintf(path, sizeof path, "%s/versions", store_path(s));
 		r = fs_sync_dir(path);
+		if (r < 0 && rename(dir, t->dir) < 0) { /* it has its name, which a start takes up */
+			store_taken_done(t);
+			return errtext_set(e, r, "versions/%u: %s; it cannot go back to incoming: it is a version at the next start", number, strerror(-r));
+		}
 	}
 	if (r < 0) {
-		snprintf(path, sizeof path, "%s/incoming/%s", store_path(s), t->origin);
-		if (rename(at, path) < 0)
-			store_drop(at);
-		return errtext_set(e, r, "versions/%u: %s", t->manifest.number, strerror(-r));
+		errtext_set(e, r, "versions/%u: %s", number, strerror(-r));
+		return take_fails(s, t, r, e);
 	}
 	snprintf(path, sizeof path, "%s/submit.json", dir);
 	(void)unlink(path); /* its content is in the manifest; a leftover is removed at the next start */

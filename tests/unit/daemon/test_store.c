@@ -2,6 +2,7 @@
  * is either still a submission or whole, and what was there before is untouched;
  * collection keeps what rules hold; one daemon at a time.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -14,6 +15,19 @@
 #include <cmocka.h>
 #include "tests/unit/daemon/fixture.h"
 #include "daemon/store.h"
+
+/* The disk fails: this rename and all after it, until told otherwise. In the program, this rename is found before libc's. */
+static int renames_left = -1; /* -1: no end of them */
+
+int rename(const char *from, const char *to)
+{
+	if (renames_left == 0) {
+		errno = EIO;
+		return -1;
+	}
+	renames_left -= renames_left > 0;
+	return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
 
 static int setup(void **state)
 {
@@ -247,6 +261,93 @@ static void a_crash_leaves_old_or_new(void **state)
 	}
 }
 
+static void has_second(const char *where)
+{
+	char path[128];
+
+	snprintf(path, sizeof path, "store/%s/submit.json", where);
+	assert_int_equal(access(fixture_path(path), F_OK), 0);
+	snprintf(path, sizeof path, "store/%s/model.safetensors", where);
+	assert_int_equal(access(fixture_path(path), F_OK), 0);
+}
+
+/* Nothing that was handed in is lost when the disk fails, whichever rename of a submission is its last, and fails for the way back too. */
+static void what_cannot_go_back_is_kept(void **state)
+{
+	static const char *const lies[] = {"incoming/second", "versions/.take-2-second", "versions/.take-2-second"};
+
+	(void)state;
+	for (int restart = 0; restart < 2; restart++)
+		for (int i = 0; i < 3; i++) { /* fails: the take, the manifest, the name */
+			struct opened o;
+			struct errtext e = {.text = ""};
+			struct version_entry *v;
+
+			teardown(NULL);
+			setup(NULL);
+			open_store(&o);
+			assert_int_equal(submit(&o, fixture_submission("first", 0.5f, 0, NULL, NULL), &e), 0);
+			fixture_submission("second", 0.25f, 1, NULL, NULL);
+			renames_left = i;
+			assert_int_equal(submit(&o, fixture_path("store/incoming/second"), &e), -EIO);
+			if (i)
+				assert_non_null(strstr(e.text, "could not go back to incoming"));
+			assert_int_equal(submit(&o, fixture_path("store/incoming/second"), &e), -EIO); /* who asks again while it fails is not told that it is not there */
+			has_second(lies[i]);
+			if (restart) {
+				close_store(&o);
+				open_store(&o);
+				assert_int_equal(o.found.stuck, i > 0);
+				has_second(lies[i]);
+				close_store(&o);
+				renames_left = -1;
+				open_store(&o);
+				assert_int_equal(o.found.given_back, i > 0);
+				has_second("incoming/second");
+			}
+			renames_left = -1;
+			assert_int_equal(submit(&o, fixture_path("store/incoming/second"), &e), 0);
+			assert_int_equal(o.st.n_versions, 2);
+			v = &o.st.versions[1];
+			assert_int_equal(v->number, 2);
+			assert_int_equal(access(fixture_path("store/versions/2/manifest.json"), F_OK), 0);
+			close_store(&o);
+		}
+}
+
+/* A name that was written anew meanwhile takes the place of what cannot go back, once it is whole. */
+static void the_newer_of_a_name_is_taken(void **state)
+{
+	struct opened o;
+	struct errtext e = {.text = ""};
+	struct manifest m;
+	char sha[65];
+
+	(void)state;
+	open_store(&o);
+	fixture_submission("second", 0.25f, 0, NULL, NULL);
+	renames_left = 1;
+	assert_int_equal(submit(&o, "second", &e), -EIO);
+	renames_left = -1;
+	assert_int_equal(fs_mkdirs(fixture_path("store/incoming/second")), 0);
+	assert_int_equal(fs_write_atomic(fixture_path("store/incoming/second/config.json"), "{", 1), 0); /* begun */
+	assert_int_equal(submit(&o, "second", &e), -ENOTEMPTY);
+	has_second("versions/.take-1-second");
+	close_store(&o);
+	open_store(&o);
+	assert_int_equal(o.found.stuck, 1);
+	has_second("versions/.take-1-second");
+	assert_int_equal(fs_remove_tree(fixture_path("store/incoming/second")), 0);
+	fixture_submission("second", 0.75f, 0, NULL, NULL);
+	assert_int_equal(submit(&o, "second", &e), 0);
+	assert_int_equal(access(fixture_path("store/versions/.take-1-second"), F_OK), -1);
+	fixture_draft(fixture_path("same"), 0.75f, sha);
+	assert_int_equal(manifest_read(fixture_path("store/versions/1"), &m, &e), 0);
+	assert_string_equal(m.weights_sha, sha);
+	manifest_done(&m);
+	close_store(&o);
+}
+
 static void collection_keeps_what_is_held(void **state)
 {
 	struct opened o;
@@ -407,7 +508,8 @@ int main(void)
 #define T(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(a_submission_becomes_a_version), T(what_does_not_fit_is_refused), T(verdicts_are_written_once),
-		T(a_crash_leaves_old_or_new), T(collection_keeps_what_is_held), T(age_and_disk_take_what_is_not_held), T(missing_files_are_noticed), T(an_unreadable_folder_takes_a_number), T(one_daemon_a_store),
+		T(a_crash_leaves_old_or_new), T(what_cannot_go_back_is_kept), T(the_newer_of_a_name_is_taken), T(collection_keeps_what_is_held),
+		T(age_and_disk_take_what_is_not_held), T(missing_files_are_noticed), T(an_unreadable_folder_takes_a_number), T(one_daemon_a_store),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
