@@ -19,7 +19,7 @@ enum journal_kind {
 	J_INIT,    /* first draft from what was counted; text: a file of token ids to count too, or "" */
 	J_REBASE,  /* version, text = weights_sha: its weights, fresh moments */
 	J_STEP,    /* number: one training step */
-	J_PUBLISH, /* text: folder name; the cut is where we stand */
+	J_PUBLISH, /* text: folder name; the cut is where we stand. One that has no number yet gives way to it */
 	J_SUBMITTED, /* version: the number the daemon gave to the last J_PUBLISH */
 	J_WITHDRAW,  /* the last J_PUBLISH came to nothing */
 	J_VERDICT, /* version, text */

@@ -127,6 +127,13 @@ static bool find_candidate(struct learner *l)
 	return there;
 }
 
+/* Its folder, where it is still ours: what has a number is the store's. */
+static void drop_candidate(struct learner *l)
+{
+	if (*l->pending.name && !l->pending.version && !l->o.follow)
+		publish_remove(l->o.store, l->pending.name);
+}
+
 /* Have the candidate written, and remember where we stand: what closes from here on is kept to judge it by.
  * A store that cannot be written changes nothing of that: the state may not depend on it. */
 static int apply_publish(struct learner *l, const struct journal_entry *x, struct errtext *e)
@@ -138,6 +145,7 @@ static int apply_publish(struct learner *l, const struct journal_entry *x, struc
 	if (!cut)
 		return -ENOMEM;
 	learner_candidate_wait(l); /* a repeat may be here before the last one is written */
+	drop_candidate(l); /* one without a number gives way, by this entry and no other: an end between two could lose both */
 	learner_release(l);
 	memcpy(l->pending.name, x->text, len + 1);
 	l->pending.cut = cut;
@@ -209,8 +217,7 @@ int learner_apply(struct learner *l, const struct journal_entry *x, struct errte
 		return 0;
 	case J_WITHDRAW:
 		learner_candidate_wait(l);
-		if (*l->pending.name && !l->o.follow)
-			publish_remove(l->o.store, l->pending.name);
+		drop_candidate(l);
 		learner_release(l);
 		return 0;
 	case J_VERDICT:

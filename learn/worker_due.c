@@ -162,14 +162,12 @@ static bool way_free(const struct worker *w, const char **ret_state)
 	return !*ret_state || (strcmp(*ret_state, "candidate") != 0 && strcmp(*ret_state, "gated") != 0);
 }
 
-/* What waits there goes: the newer one takes its place. Right before that one's entry, or an end in between would lose both. */
-static int make_way(struct worker *w, const char *state, struct errtext *e)
+/* A version that waits for its verdict still, though the store has decided: its word is the verdict. (One without a number gives way by the new one's entry.) */
+static int take_stores_word(struct worker *w, const char *state, struct errtext *e)
 {
 	uint32_t version = w->l->pending.version;
-	if (!*w->l->pending.name)
+	if (!*w->l->pending.name || !version)
 		return 0;
-	if (!version)
-		return simple_entry(w, J_WITHDRAW, 0, "", e);
 	log_warn("no verdict on version %u came, the store says %s", version, state ? state : "nothing of it");
 	return simple_entry(w, J_VERDICT, version, state ? state : "unknown", e);
 }
@@ -180,7 +178,7 @@ static int publish(struct worker *w, const char *state, struct errtext *e)
 	w->published_at = clock_us();
 	w->submit_at = 0;
 	w->asked = false;
-	int r = make_way(w, state, e);
+	int r = take_stores_word(w, state, e);
 	return r ? r : learner_publish(w->l, e);
 }
 

@@ -1,7 +1,7 @@
 /* The compute thread says how it ended, whoever ended it: a stop that goes well is no news and leaves a checkpoint; a last
  * checkpoint that cannot be written is said by worker_stop, as the loop runs no more; bad state is said through the loop. Each once.
  * It trains and obeys while a candidate is being written, and ends with it written; one that cannot be written is said and counted. One that waits
- * goes only when the next is begun, which a checkpoint that is being written may put off.
+ * goes only when the next is begun, which a checkpoint that is being written may put off, and no end in between loses both.
  *
  * A candidate that the daemon is too busy for is asked about again, seconds later, and one that it refuses goes.
  *
@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include "daemon/base/clock.h"
 #include "daemon/base/loop.h"
@@ -21,6 +22,7 @@
 #include "learn/worker.h"
 
 static atomic_bool hold, held, full, journal_full;
+static atomic_int dies; /* at the so manyth sync of the journal from now on; 0: never */
 static const char *_Atomic whose = "/incoming/"; /* writer */
 
 static const char *path_of(int fd, char ret[static 512])
@@ -35,8 +37,12 @@ static const char *path_of(int fd, char ret[static 512])
 int fdatasync(int fd)
 {
 	char path[512];
+	bool journal = strstr(path_of(fd, path), "/s/journal");
 	errno = ENOSPC;
-	return journal_full && strstr(path_of(fd, path), "/s/journal") ? -1 : (int)syscall(SYS_fdatasync, fd);
+	int r = journal_full && journal ? -1 : (int)syscall(SYS_fdatasync, fd);
+	if (journal && dies && !--dies)
+		_exit(137);
+	return r;
 }
 
 int fsync(int fd)
@@ -351,12 +357,66 @@ static void test_candidate_put_off(void **unused)
 		journal_full = false;
 		whose = "/incoming/";
 		assert_int_equal(access(first, F_OK) == 0, how != GOES_ON);
-		assert_int_equal(entries(state, J_PUBLISH), how == GOES_ON ? 2 : 1);
 		if (how != JOURNAL) /* what could not be synced may be there or not */
-			assert_int_equal(entries(state, J_WITHDRAW), how == GOES_ON);
+			assert_int_equal(entries(state, J_PUBLISH), how == GOES_ON ? 2 : 1);
+		assert_int_equal(entries(state, J_WITHDRAW), 0); /* giving way needs no entry of its own */
 		loop_free(h.loop);
 		world_done(&w);
 	}
+}
+
+/* A candidate waits for its number, and Publish() asks for the next; the process ends at the so manyth sync of the journal from there on. */
+static void give_way(const struct world *w, const char *state, int at)
+{
+	struct heard h;
+	struct answer a;
+	struct worker *x = begin(w, state, script(), &h);
+	until(x, NULL, "step", 3);
+	a.loop = h.loop;
+	ask(x, CMD_PUBLISH, &a);
+	assert_int_equal(loop_run(h.loop), 0);
+	until(x, "candidate", "step", 3);
+	obeyed(x, CMD_PAUSE, h.loop);
+	dies = at;
+	ask(x, CMD_PUBLISH, &a);
+	assert_int_equal(loop_run(h.loop), 0);
+	_exit(0); /* so many there were not */
+}
+
+/* Whenever it ends, one of the two is there, or is written at the next start. */
+static void test_end_loses_no_candidate(void **unused)
+{
+	int killed = 0;
+	(void)unused;
+	for (int at = 1; at <= 3; at++) {
+		struct world w;
+		struct errtext e = {""};
+		char state[300], path[512];
+		int status;
+		world_init(&w, 4);
+		(void)snprintf(state, sizeof state, "%s/s", w.dir);
+		pid_t pid = fork();
+		if (!pid)
+			give_way(&w, state, at);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 137 || WEXITSTATUS(status) == 0));
+		killed += WEXITSTATUS(status) == 137;
+		struct dev *d = NULL;
+		assert_int_equal(dev_cpu_new(1, ISA_PORTABLE, &d), 0);
+		struct learner_options o = options(&w, state);
+		struct source *src = script();
+		struct learner *l = NULL;
+		assert_int_equal(learner_open(&o, d, src, &w.fz, &l, &e), 0);
+		assert_int_equal(learner_write_end(l, true, &e), 0);
+		assert_true(*l->pending.name && *l->pending.sha);
+		(void)snprintf(path, sizeof path, "%s/incoming/%s/submit.json", w.store, l->pending.name);
+		assert_int_equal(access(path, F_OK), 0);
+		learner_close(l);
+		src->free(src);
+		dev_free(d);
+		world_done(&w);
+	}
+	assert_true(killed > 0);
 }
 
 /* The disk is full: said to who asked for it, counted, withdrawn; steps go on, and the next is written and waits for the daemon. */
@@ -503,6 +563,7 @@ static void test_rebase_to_what_cannot_be_read(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop), cmocka_unit_test(test_bad_state), cmocka_unit_test(test_candidate), cmocka_unit_test(test_candidate_put_off),
+					   cmocka_unit_test(test_end_loses_no_candidate),
 					   cmocka_unit_test(test_candidate_not_written), cmocka_unit_test(test_daemon_says_no), cmocka_unit_test(test_rebase_to_what_cannot_be_read)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
