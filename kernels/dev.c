@@ -25,6 +25,7 @@ int dev_new(const struct dev_options *o, struct dev **ret, struct errtext *e)
 			return errtext_set(e, r, "this CPU lacks what isa %s needs; use auto", dev_isa_name(o->isa));
 		if (r)
 			return errtext_set(e, r, "%d threads cannot be started: %s", o->threads, strerror(-r));
+		dev_cpu_math(d, o->math);
 		size_t n = strlen(d->about);
 		if (*why.text)
 			(void)snprintf(d->about + n, sizeof d->about - n, " (%s)", why.text);

@@ -29,7 +29,8 @@ struct link_ops;
 
 enum dev_kind { DEV_AUTO, DEV_CPU, DEV_CUDA };
 enum dev_isa { ISA_AUTO, ISA_PORTABLE, ISA_AVX2, ISA_AVX512 /* F+BW+VL+BF16 */ };
-/* On a GPU: strict holds the law of summation order of ops.h for serving, fast does not; on the CPU all is strict. */
+/* On a GPU: strict holds the law of summation order of ops.h for serving, fast does not. On a CPU the law always holds, and fast
+ * concerns training's products alone (gemm): in bf16 with f32 sums, where the path has them (avx512), else in f32 as strict has them. */
 enum dev_math { MATH_STRICT, MATH_FAST };
 
 struct dev {
@@ -38,7 +39,8 @@ struct dev {
 	enum dev_kind kind;
 	int n_threads;
 	enum dev_isa isa;  /* CPU: the path in use, never ISA_AUTO */
-	char about[192];   /* which device, for the log: "cpu avx2, 2 threads (no CUDA driver: ...)" */
+	enum dev_math math; /* in use: a CPU that has no bf16 products is strict whatever was asked */
+	char about[192];   /* which device, for the log: "cpu avx512, fast, 2 threads (no CUDA driver: ...)" */
 	char error[128];   /* text of the last failure, for the caller's report */
 	char graphs[160];  /* GPU: why some of what repeats is not launched as a graph; "": all is, or nobody asked for it */
 	bool own_memory;   /* what alloc gives is the device's own: the host cannot read or write it (a GPU) */
@@ -67,8 +69,9 @@ int MUSTCHECK dev_new(const struct dev_options *o, struct dev **ret, struct errt
 enum { DEV_MAX_THREADS = 255 };
 /* One for each processor, where `share` processes have the machine to themselves: at least 1, at most as many as a device takes. */
 int dev_all_threads(int share);
-/* The two back ends. threads 1..DEV_MAX_THREADS. -ENOTSUP: this CPU lacks the asked path. */
+/* The two back ends. threads 1..DEV_MAX_THREADS. -ENOTSUP: this CPU lacks the asked path. A new CPU device is strict. */
 int MUSTCHECK dev_cpu_new(int threads, enum dev_isa isa, struct dev **ret);
+void dev_cpu_math(struct dev *d, enum dev_math math); /* fast: where the path can */
 int MUSTCHECK dev_cuda_new(const struct dev_options *o, struct dev **ret, struct errtext *e);
 /* One more on the same hardware, for another thread (CPU: of one thread). What one packed the other can use. */
 int MUSTCHECK dev_again(struct dev *d, struct dev **ret);

@@ -49,7 +49,17 @@ static struct dev *close_dev(struct dev *d)
 
 static int again(struct dev *d, struct dev **ret)
 {
-	return dev_cpu_new(1, d->isa, ret);
+	int r = dev_cpu_new(1, d->isa, ret);
+	if (!r)
+		dev_cpu_math(*ret, d->math);
+	return r;
+}
+
+void dev_cpu_math(struct dev *d, enum dev_math math)
+{
+	int n = cpu_of(d)->max_threads;
+	d->math = cpu_of(d)->k->dot_pairs ? math : MATH_STRICT;
+	(void)snprintf(d->about, sizeof d->about, "cpu %s, %s%d thread%s", dev_isa_name(d->isa), d->math == MATH_FAST ? "fast, " : "", n, n == 1 ? "" : "s");
 }
 
 int dev_cpu_new(int threads, enum dev_isa isa, struct dev **ret)
@@ -74,7 +84,7 @@ int dev_cpu_new(int threads, enum dev_isa isa, struct dev **ret)
 	c->k = kernels_of(isa);
 	c->max_threads = threads;
 	*d = (struct dev){.ops = &ops_cpu, .impl = c, .kind = DEV_CPU, .n_threads = threads, .isa = isa, .close = close_dev, .again = again};
-	(void)snprintf(d->about, sizeof d->about, "cpu %s, %d thread%s", dev_isa_name(isa), threads, threads == 1 ? "" : "s");
+	dev_cpu_math(d, MATH_STRICT);
 	*ret = d;
 	return 0;
 }

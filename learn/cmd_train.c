@@ -57,7 +57,7 @@ static const struct conf_entry entries[] = {
 	{"heldout.share", CONF_REAL, AT(share), "0.1", 0, 0.9, NULL, false, "", "share of the runs that is judged and not trained"},
 	{"heldout.domain_max", CONF_INT, AT(domain_max), "24", 1, 10000, NULL, false, "runs", "runs judged of each domain at most"},
 	{"device", CONF_ENUM, AT(device), "auto", 0, 0, "auto|cpu|cuda", false, "", "what computes; auto takes a GPU where one answers"},
-	{"device_math", CONF_ENUM, AT(device_math), "fast", 0, 0, "strict|fast", false, "", "on a GPU: fast multiplies in bf16, strict in f32; sums are f32"},
+	{"device_math", CONF_ENUM, AT(device_math), "fast", 0, 0, "strict|fast", false, "", "fast: products in bf16 where the device has them (a GPU, AVX-512 with bf16), strict: in f32; sums are f32"},
 	{"device_memory_mb", CONF_INT, AT(device_mb), "0", 0, 1e9, NULL, false, "MiB", "memory of a GPU that is taken at most, what cuBLAS and the driver need for themselves aside; 0 = no limit"},
 	{"threads", CONF_INT, AT(threads), "0", 0, DEV_MAX_THREADS, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness"},

@@ -56,8 +56,11 @@ struct cpu_kernels {
 	bool dot_pairs;
 	void (*product_f32)(const struct cpu_product *p);
 	void (*product_bf16)(const struct cpu_product *p);
-	/* bf16 weights in the layout of dot_pairs: A is bf16 [R][as_m], NULL elsewhere */
+	/* bf16 on both sides, B in the layout of dot_pairs; the pair (k, k+1) of row r of A lies at A + r*as_m + k*as_k (rows as they are:
+	 * as_k 1; strips of pairs: as_m 2). NULL elsewhere */
 	void (*product_pairs)(const struct cpu_product *p);
+	/* as cpu_pack, rounded to bf16 in pairs of k: strip i at dst + i*w*kc, [kc/2][w][2], an odd kc filled up with 0. NULL elsewhere */
+	void (*pack_pairs)(uint16_t *dst, int w, const real *src, size_t ks, size_t js, int n, int kc);
 	real (*dot)(const real *a, const real *b, int n);
 	void (*axpy)(real *y, real a, const real *x, int n); /* y += a x */
 	void (*axpby)(real *y, real a, const real *x, real b, size_t n); /* y = a x + b y */

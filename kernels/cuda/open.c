@@ -100,7 +100,7 @@ static int make(const struct cuda_request *q, const char *about, struct dev **re
 		return -ENOMEM;
 	}
 	c->q = *q;
-	*d = (struct dev){.ops = &ops_cuda, .impl = c, .n_threads = 1, .kind = DEV_CUDA, .own_memory = true, .remembers = q->graphs && !q->wait, .close = cuda_close, .again = cuda_again,
+	*d = (struct dev){.ops = &ops_cuda, .impl = c, .n_threads = 1, .kind = DEV_CUDA, .math = q->math, .own_memory = true, .remembers = q->graphs && !q->wait, .close = cuda_close, .again = cuda_again,
 			  .link = &cuda_link_ops};
 	(void)snprintf(d->about, sizeof d->about, "%s", about);
 	cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &greatest);

@@ -7,7 +7,8 @@
  * object a line: {"figure","value","unit","against","ratio","ci","threads","commit","cpu"};
  * value is the median over the repetitions, ci their middle 80 %. The limit is the counted work of
  * a step (products, and the visible pairs of attention) at the FMA peak, which is measured before each
- * repetition; a table of where the time went, op by op, goes to stderr. BENCH_STEPS: other than 7 steps. Peak memory is that of the
+ * repetition; a table of where the time went, op by op, goes to stderr. BENCH_STEPS: other than 7 steps. BENCH_STRICT:
+ * products in f32, where the path would take bf16 (learning's default); the limit is f32's all the same. Peak memory is that of the
  * whole process (embedding, teacher and features included), so each shape has its own
  * process: with no arguments this program runs itself.
  */
@@ -250,7 +251,7 @@ static void measure(struct dev *d, struct trainer *t, const struct train_batch *
 	pool_free(pool);
 	print_parts(total, reps, peaks / reps);
 	emit("ttt_tokens_per_s", b->n, rate, reps, "tok/s", NULL, threads);
-	emit("ttt_of_limit", b->n, share, reps, "of the FMA peak", "counted work", threads);
+	emit("ttt_of_limit", b->n, share, reps, "of the f32 FMA peak", "counted work", threads);
 }
 
 /* BENCH_LEAD: so many rows in front are context without weight. The step in turn with one in which the first of them has a weight of 0 and so nothing is left out. */
@@ -303,6 +304,7 @@ static int run(int n, int threads, int vocabulary, enum dev_isa isa)
 		fprintf(stderr, "bench_ttt: %s\n", e.text);
 		return 1;
 	}
+	dev_cpu_math(d, getenv("BENCH_STRICT") ? MATH_STRICT : MATH_FAST);
 	trainer_eagle3.init_random(t, 1);
 	make_batch(&b, &c, n);
 	if (trainer_eagle3.step(t, &b, &res)) /* warm-up: memory is touched here */

@@ -33,7 +33,7 @@ struct kt_path {
 	enum dev_math math;
 };
 static const struct kt_path kt_paths[] = {{DEV_CPU, ISA_PORTABLE, MATH_STRICT}, {DEV_CPU, ISA_AVX2, MATH_STRICT}, {DEV_CPU, ISA_AVX512, MATH_STRICT},
-					  {DEV_CUDA, ISA_AUTO, MATH_STRICT}, {DEV_CUDA, ISA_AUTO, MATH_FAST}};
+					  {DEV_CUDA, ISA_AUTO, MATH_STRICT}, {DEV_CUDA, ISA_AUTO, MATH_FAST}, {DEV_CPU, ISA_AVX512, MATH_FAST}};
 
 #define KT_TESTS(fn)                                                                          \
 	{#fn "/portable", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[0]},                   \
@@ -45,6 +45,7 @@ static const struct kt_path kt_paths[] = {{DEV_CPU, ISA_PORTABLE, MATH_STRICT}, 
 
 /* Where fast arithmetic takes a way of its own */
 #define KT_FAST(fn) {#fn "/cuda fast", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[4]}
+#define KT_FAST_CPU(fn) {#fn "/avx512 fast", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[5]}
 
 static struct dev *kt_gpu; /* of the test that runs; NULL on the CPU */
 

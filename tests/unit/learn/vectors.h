@@ -242,3 +242,12 @@ static inline struct dev *dev_or_null(int threads, enum dev_isa isa)
 	assert_int_equal(r, 0);
 	return d;
 }
+
+/* The same, of products in bf16, or NULL when the path has none. */
+static inline struct dev *fast_or_null(int threads, enum dev_isa isa)
+{
+	struct dev *d = dev_or_null(threads, isa);
+	if (d)
+		dev_cpu_math(d, MATH_FAST);
+	return d && d->math == MATH_STRICT ? dev_free(d) : d;
+}
