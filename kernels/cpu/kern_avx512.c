@@ -127,7 +127,7 @@ enum { PAIRS_AT_ONCE = 4, PAIR_COLUMNS = 16 };
 
 static inline __mmask16 lanes(int n) /* the first n of 16 */
 {
-	return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1);
+	return (__mmask16)((1u << cpu_max(0, cpu_min(n, 16))) - 1);
 }
 
 /* js == 1: pairs of two rows; the second may be missing */
