@@ -76,7 +76,7 @@ void draft_init_random(const struct eagle3_config *c, uint64_t seed, real *ret_w
 }
 
 /* How much of the highest boundary fc passes through at first. It points at the token that is known already, and the
- * residual carries it to the end: at 1 the layer first has to learn to drown it (learn/README.md). */
+ * residual carries it to the end: at 1 the layer first has to learn to drown it (learn/measured.md). */
 #define PASSED 0.1
 
 void draft_init_warm(const struct eagle3_config *c, const int64_t *d2t, const uint16_t *head_bf16, const real *final_norm, uint64_t seed,
