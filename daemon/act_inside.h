@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include "daemon/act.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/log.h"
 #include "daemon/base/loop.h"
 #include "daemon/engine/engine.h"
 
@@ -79,6 +80,7 @@ struct act {
 	struct act_collapse collapse;
 	struct act_probing probe;
 	struct act_submission sub;
+	struct log_repeat sub_fails; /* who hears Busy asks again in seconds */
 	int drift;           /* level last told to the learner; -1: none yet, and it may remember one of an earlier life */
 	bool comparing;      /* a comparison of served and replayed is out */
 	uint64_t compare_us; /* not before */

@@ -41,11 +41,12 @@ static void act_submit_finish(void *arg)
 	if (!s->r)
 		s->r = store_name(a->store, &s->taken, &s->e);
 	if (s->r < 0) {
-		log_warn("submission %.100s %s: %s; it is kept", s->path, refused ? "refused" : "not taken", s->e.text);
+		log_repeated(&a->sub_fails, LOG_WARN, "submission %.100s %s: %s; it is kept", s->path, refused ? "refused" : "not taken", s->e.text);
 		store_taken_done(&s->taken);
 		s->answer(s->arg, 0, refused ? "io.redraft.BadVersion" : "io.redraft.Busy", s->e.text);
 		return;
 	}
+	a->sub_fails = (struct log_repeat){.unsaid = 0};
 	ev.version = s->number;
 	ev.parent = act_origin(a, s->taken.manifest.parent);
 	store_taken_done(&s->taken);

@@ -355,9 +355,7 @@ static int begin_if_none(struct worker *w, struct errtext *e)
 	w->begin_at = clock_us() + BEGIN_US;
 	int r = learner_begin(w->l, NULL, &done, &why);
 	if (r == -EINVAL || r == -ENOENT) { /* a version that cannot be read: others may come */
-		if (strcmp(why.text, w->last_why) != 0)
-			log_warn("no draft to go on from: %s", why.text);
-		(void)snprintf(w->last_why, sizeof w->last_why, "%s", why.text);
+		log_repeated(&w->no_draft, LOG_WARN, "no draft to go on from: %s", why.text);
 		return 0;
 	}
 	if (r)

@@ -81,6 +81,7 @@ static int numbered(struct worker *w, uint32_t version, struct errtext *e)
 	int r = simple_entry(w, J_SUBMITTED, version, "", e);
 	if (r)
 		return r;
+	w->no_number = (struct log_repeat){.unsaid = 0};
 	log_info("version %u submitted at step %" PRId64, version, w->l->published_step);
 	worker_answer_waiter(w, json_pack("{s:I}", "version", (json_int_t)version), NULL, NULL);
 	return 0;
@@ -97,10 +98,9 @@ int worker_submit_answer(struct worker *w, const struct command *c, struct errte
 	if (c->kind == CMD_SUBMITTED)
 		return ours && strcmp(c->text, l->pending.name) == 0 ? numbered(w, c->version, e) : 0;
 	bool refused = ours && c->k == RPC_E_REMOTE && !strncmp(c->text, bad_version, sizeof bad_version - 1); /* it was looked at; another error says nothing of it */
-	if (refused || strcmp(c->text, w->last_why) != 0)
-		log_warn("Submit: %s; %s", c->text, refused ? "withdrawn" : "asked again");
-	(void)snprintf(w->last_why, sizeof w->last_why, "%s", c->text);
+	log_repeated(&w->no_number, LOG_WARN, "Submit: %s; %s", c->text, refused ? "withdrawn" : "asked again until it is taken");
 	if (refused) {
+		w->no_number = (struct log_repeat){.unsaid = 0};
 		worker_answer_waiter(w, NULL, "io.redraft.BadVersion", c->text);
 		return simple_entry(w, J_WITHDRAW, 0, "", e);
 	}

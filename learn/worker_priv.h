@@ -2,6 +2,7 @@
 #pragma once
 #include <pthread.h>
 #include "daemon/base/clock.h"
+#include "daemon/base/log.h"
 #include "learn/pace.h"
 #include "learn/worker.h"
 
@@ -25,7 +26,7 @@ struct worker {
 	bool submitting;         /* a Submit is under way on the loop's thread */
 	struct command waiter;   /* Publish() that waits for the number; kind CMD_PUBLISH when there is one */
 	bool has_waiter, asked;  /* asked: its candidate is not begun yet */
-	char last_why[256];
+	struct log_repeat no_number, no_draft; /* what Submit, what looking for a draft came to */
 
 	/* shared, under the lock */
 	pthread_t thread;

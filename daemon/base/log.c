@@ -17,6 +17,7 @@
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "daemon/base/clock.h"
 
 static atomic_ulong log_lost;
 static atomic_int log_max = LOG_INFO;
@@ -139,6 +140,30 @@ void log_fields(enum log_level level, const char *fields, const char *fmt, ...)
 	va_start(ap, fmt);
 	log_v(level, fields, fmt, ap);
 	va_end(ap);
+}
+
+static const uint64_t repeat_us = 3600ull * 1000000;
+
+void log_repeated(struct log_repeat *r, enum log_level level, const char *fmt, ...)
+{
+	char text[sizeof r->text];
+	uint64_t now = clock_us();
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	if (!strcmp(text, r->text) && now - r->said_us < repeat_us) {
+		r->unsaid++;
+		return;
+	}
+	if (!strcmp(text, r->text))
+		log_line(level, "%s (and %u times since this was last said)", text, r->unsaid);
+	else
+		log_line(level, "%s", text);
+	memcpy(r->text, text, sizeof text);
+	r->said_us = now;
+	r->unsaid = 0;
 }
 
 unsigned long log_dropped(void)

@@ -6,6 +6,7 @@
  * Threads: any.
  */
 #pragma once
+#include <stdint.h>
 #include "daemon/base/err.h"
 
 enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7 };
@@ -19,6 +20,14 @@ void PRINTF(3, 4) log_fields(enum log_level level, const char *fields, const cha
 /* Send to the journal's own socket at path: log_init does where stderr is the journal's. NULL: to stderr. */
 void log_to_journal(const char *path);
 unsigned long log_dropped(void);
+/* What goes wrong again and again while nothing else happens (a full disk, asked about every few seconds): said when the sentence is another than the
+ * last, and else once an hour with how often it would have been. Zeroed at first, and when it is over. One thread. */
+struct log_repeat {
+	char text[640];
+	uint64_t said_us;
+	unsigned unsaid;
+};
+void PRINTF(3, 4) log_repeated(struct log_repeat *r, enum log_level level, const char *fmt, ...);
 
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...) log_line(LOG_WARN, __VA_ARGS__)

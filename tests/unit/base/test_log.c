@@ -1,5 +1,5 @@
 /* Log lines: one line each with its priority, levels filtered, a full pipe drops
- * and counts instead of blocking.
+ * and counts instead of blocking; what is said again and again is said once.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -82,8 +82,37 @@ static void fields(void **state)
 	close(saved);
 }
 
+/* The same sentence is said once, and an hour later with its number; another one, or the same after it was over, at once. */
+static void repeated(void **state)
+{
+	struct log_repeat r = {.unsaid = 0};
+	char text[4096] = "";
+	int p[2], saved = dup(2);
+
+	(void)state;
+	assert_int_equal(pipe(p), 0);
+	dup2(p[1], 2);
+	log_init("test", LOG_INFO);
+	for (int i = 0; i < 700; i++)
+		log_repeated(&r, LOG_WARN, "disk %s", "full");
+	r.said_us -= 3600ull * 1000000;
+	for (int i = 0; i < 3; i++)
+		log_repeated(&r, LOG_WARN, "disk full");
+	log_repeated(&r, LOG_WARN, "disk gone");
+	log_repeated(&r, LOG_WARN, "disk gone");
+	r = (struct log_repeat){.unsaid = 0};
+	log_repeated(&r, LOG_WARN, "disk gone");
+	assert_true(read(p[0], text, sizeof text - 1) > 0);
+	dup2(saved, 2);
+	log_init("test", LOG_INFO);
+	assert_string_equal(text, "<4>disk full\n<4>disk full (and 699 times since this was last said)\n<4>disk gone\n<4>disk gone\n");
+	close(p[0]);
+	close(p[1]);
+	close(saved);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(lines), cmocka_unit_test(fields)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(lines), cmocka_unit_test(fields), cmocka_unit_test(repeated)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include "tests/unit/daemon/act_drive.h"
 
@@ -535,6 +536,45 @@ static void a_full_disk_refuses_nothing(void **state)
 	assert_int_equal(access(fixture_path("store/versions/1/submit.json"), F_OK), -1);
 }
 
+/* How many lines of this file have the word. */
+static int said(const char *path, const char *word)
+{
+	char *text = NULL;
+	int n = 0;
+
+	assert_int_equal(fs_read_text(path, 1 << 20, &text), 0);
+	for (const char *at = text; (at = strstr(at, word)); at++)
+		n++;
+	free(text);
+	return n;
+}
+
+/* Who is told Busy asks again every few seconds, for as long as the disk is full: that is no line each. */
+static void a_full_disk_is_said_once(void **state)
+{
+	char path[PATH_MAX], log[PATH_MAX];
+	int saved = dup(2), fd;
+
+	(void)state;
+	snprintf(path, sizeof path, "%s", fixture_submission("cand", 0.5f, 0, NULL, NULL));
+	snprintf(log, sizeof log, "%s", fixture_path("log"));
+	daemon_start();
+	fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+	assert_true(fd >= 0);
+	dup2(fd, 2);
+	log_init("test", LOG_WARN);
+	full = "/.take-";
+	for (int i = 0; i < 5; i++)
+		must_fail("Submit", json_pack("{s:s}", "path", path), "io.redraft.Busy");
+	full = NULL;
+	json_decref(must("Submit", json_pack("{s:s}", "path", path)));
+	dup2(saved, 2);
+	log_init("test", LOG_ERROR);
+	close(fd);
+	close(saved);
+	assert_int_equal(said(log, "not taken"), 1);
+}
+
 static void crashes_converge(void **state)
 {
 	static const char *const points[] = {"act-activated", "store-named", "store-saved"};
@@ -559,7 +599,7 @@ int main(void)
 		T(children_of_what_was_rolled_back), T(a_retry_is_harmless), T(rollback_while_loading), T(rollback_loads_what_is_not_there),
 		T(a_full_disk_does_not_stop_rollback), T(nobody_is_there), T(status_socket_only_reads), T(pin_and_promote),
 		T(a_restart_goes_on), T(an_override_is_taken_over), T(its_own_way_back_is_taken_over), T(the_learner_hears_of_a_rollback_later), T(a_busy_learner_is_told_again),
-		T(a_stop_while_it_is_verified_refuses_nothing), T(a_full_disk_refuses_nothing), T(crashes_converge),
+		T(a_stop_while_it_is_verified_refuses_nothing), T(a_full_disk_refuses_nothing), T(a_full_disk_is_said_once), T(crashes_converge),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
