@@ -22,7 +22,7 @@
 
 #include "daemon/base/clock.h"
 
-enum { MAX_PARTITIONS = 1024, META_AGAIN_US = 60 * 1000000, META_RETRY_US = 2 * 1000000 };
+enum { MAX_PARTITIONS = 1024, META_AGAIN_US = 60 * 1000000, META_TROUBLE_US = 10 * 1000000, META_RETRY_US = 2 * 1000000 };
 enum { META_FIRST_MS = 1000, META_LATER_MS = 200 }; /* once partitions are known, training must not wait for a broker that is gone */
 
 struct part {
@@ -40,14 +40,27 @@ struct kafka {
 	uint64_t meta_at; /* when to ask for metadata again */
 	char *cluster_id; /* owned by librdkafka's allocator */
 	char trouble[200];
+	int trouble_part; /* of this partition; -1: of any */
 };
+
+/* Said until something succeeds: a read of that partition, or the brokers' word on the topic, for which they are asked again soon. */
+static void PRINTF(3, 4) in_trouble(struct kafka *k, int partition, const char *fmt, ...)
+{
+	uint64_t soon = clock_us() + META_TROUBLE_US;
+	va_list ap;
+	va_start(ap, fmt);
+	(void)vsnprintf(k->trouble, sizeof k->trouble, fmt, ap);
+	va_end(ap);
+	errtext_plain(k->trouble);
+	k->trouble_part = partition;
+	k->meta_at = k->meta_at < soon ? k->meta_at : soon;
+}
 
 static void on_error(rd_kafka_t *rk, int err, const char *reason, void *opaque)
 {
 	struct kafka *k = opaque;
 	(void)rk;
-	(void)snprintf(k->trouble, sizeof k->trouble, "%s: %.150s", rd_kafka_err2name((rd_kafka_resp_err_t)err), reason);
-	errtext_plain(k->trouble);
+	in_trouble(k, -1, "%s: %.150s", rd_kafka_err2name((rd_kafka_resp_err_t)err), reason);
 }
 
 static void quiet(const rd_kafka_t *rk, int level, const char *fac, const char *buf)
@@ -83,13 +96,12 @@ static void ask_metadata(struct kafka *k)
 	}
 	if (!err && !k->cluster_id)
 		k->cluster_id = rd_kafka_clusterid(k->rk, wait_ms);
-	if (err)
-		(void)snprintf(k->trouble, sizeof k->trouble, "metadata of %s: %.120s", k->topic, rd_kafka_err2str(err));
-	else {
-		k->trouble[0] = 0;
-	}
 	if (k->n)
 		k->meta_at = clock_us() + META_AGAIN_US;
+	if (err)
+		in_trouble(k, -1, "metadata of %s: %.120s", k->topic, rd_kafka_err2str(err));
+	else
+		k->trouble[0] = 0;
 	if (md)
 		rd_kafka_metadata_destroy(md);
 	rd_kafka_topic_destroy(t);
@@ -103,32 +115,39 @@ static int kafka_partitions(struct source *s)
 	return k->n;
 }
 
+/* Its queue, which forwards nothing from here on. Before the partition is assigned: what is fetched while it forwards lands in the consumer's own queue,
+ * and is lost there. */
+static int own_queue(struct kafka *k, int p)
+{
+	if (k->parts[p].queue)
+		return 0;
+	k->parts[p].queue = rd_kafka_queue_get_partition(k->rk, k->topic, p);
+	if (!k->parts[p].queue)
+		return -EIO;
+	rd_kafka_queue_forward(k->parts[p].queue, NULL);
+	return 0;
+}
+
 /* All partitions anew: this one at `offset`, the others where the caller wants them. */
 static int assign_all(struct kafka *k, int partition, int64_t offset, const int64_t *wanted, int n)
 {
 	rd_kafka_topic_partition_list_t *l = rd_kafka_topic_partition_list_new(k->n);
-	if (!l)
-		return -ENOMEM;
-	for (int p = 0; p < k->n; p++) {
+	int r = l ? 0 : -ENOMEM;
+	for (int p = 0; p < k->n && !r; p++) {
+		r = own_queue(k, p);
 		k->parts[p].next = p == partition ? offset : p < n ? wanted[p] : 0;
 		rd_kafka_topic_partition_list_add(l, k->topic, p)->offset = k->parts[p].next;
 	}
-	rd_kafka_resp_err_t err = rd_kafka_assign(k->rk, NULL); /* drops what was fetched for the old offsets */
-	if (!err)
+	rd_kafka_resp_err_t err = r ? RD_KAFKA_RESP_ERR_NO_ERROR : rd_kafka_assign(k->rk, NULL); /* drops what was fetched for the old offsets */
+	if (!r && !err)
 		err = rd_kafka_assign(k->rk, l);
-	rd_kafka_topic_partition_list_destroy(l);
-	for (int p = 0; p < k->n && !err; p++) {
-		if (!k->parts[p].queue) {
-			k->parts[p].queue = rd_kafka_queue_get_partition(k->rk, k->topic, p);
-			if (!k->parts[p].queue)
-				return -EIO;
-			rd_kafka_queue_forward(k->parts[p].queue, NULL);
-		}
-		k->parts[p].assigned = true;
-	}
+	for (int p = 0; p < k->n && !r; p++)
+		k->parts[p].assigned |= !err;
+	if (l)
+		rd_kafka_topic_partition_list_destroy(l);
 	if (err)
-		(void)snprintf(k->trouble, sizeof k->trouble, "assign: %.120s", rd_kafka_err2str(err));
-	return err ? -EIO : 0;
+		in_trouble(k, -1, "assign: %.120s", rd_kafka_err2str(err));
+	return err ? -EIO : r;
 }
 
 /* Where the log of a partition starts, after an out-of-range answer. */
@@ -175,10 +194,12 @@ static int kafka_read(struct source *s, int partition, int64_t offset, const int
 		}
 		if (m->err || m->partition != partition || m->offset < offset) { /* -EOF and the like; stale after a re-assign */
 			if (m->err && m->err != RD_KAFKA_RESP_ERR__PARTITION_EOF)
-				(void)snprintf(k->trouble, sizeof k->trouble, "partition %d: %.120s", partition, rd_kafka_err2str(m->err));
+				in_trouble(k, partition, "partition %d: %.120s", partition, rd_kafka_err2str(m->err));
 			rd_kafka_message_destroy(m);
 			continue;
 		}
+		if (k->trouble_part < 0 || k->trouble_part == partition)
+			k->trouble[0] = 0;
 		p->next = m->offset + 1;
 		rd_kafka_timestamp_type_t type;
 		int64_t ms = rd_kafka_message_timestamp(m, &type);
