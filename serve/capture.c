@@ -78,9 +78,10 @@ static uint16_t *feature_row(const struct engine *g, int row)
 	return g->packed.features + (size_t)row * (size_t)(N_BOUNDARIES * g->H);
 }
 
-static uint16_t *hidden_row(const struct engine *g, int row)
+/* All rows of a traced piece have an output then. */
+static uint16_t *hidden_row(const struct engine *g, const struct piece *p, int row)
 {
-	return tap_wants_hidden(g->o.tap) ? g->packed.hidden + (size_t)row * (size_t)g->H : NULL;
+	return tap_wants_hidden(g->o.tap) ? g->packed.hidden + (size_t)(p->out0 + row - p->row0) * (size_t)g->H : NULL;
 }
 
 static uint8_t *code_row(const struct engine *g, int row)
@@ -108,7 +109,7 @@ static void straighten(const struct engine *g, const struct piece *p)
 			memcpy(scale_row(g, to), scale_row(g, from), N_BOUNDARIES * sizeof(float));
 		}
 		if (tap_wants_hidden(g->o.tap))
-			memcpy(hidden_row(g, to), hidden_row(g, from), H * sizeof(uint16_t));
+			memcpy(hidden_row(g, p, to), hidden_row(g, p, from), H * sizeof(uint16_t));
 	}
 }
 
@@ -116,7 +117,7 @@ static void straighten(const struct engine *g, const struct piece *p)
 static void keep_rows(struct engine *g, const struct piece *p, int n)
 {
 	for (int j = 0; j < n; j++)
-		keep_put(&g->keep, pages_slot(p->s->pages, p->n_past + j), feature_row(g, p->row0 + j), hidden_row(g, p->row0 + j));
+		keep_put(&g->keep, pages_slot(p->s->pages, p->n_past + j), feature_row(g, p->row0 + j), hidden_row(g, p, p->row0 + j));
 }
 
 int capture_reused(struct engine *g, struct session *s, int n)
@@ -156,7 +157,7 @@ static void tell(struct engine *g, const struct piece *p)
 		.next_token = s->tokens[p->n_past + n],
 	};
 	if (p->prefill)
-		rows.hidden = hidden_row(g, p->row0 + skip);
+		rows.hidden = hidden_row(g, p, p->row0 + skip);
 	if (!p->prefill) {
 		if (teacher(g, p, skip, rows.n)) {
 			s->traced = false;

@@ -33,6 +33,7 @@ struct flow {
 struct piece {
 	struct session *s;
 	int row0, n_rows; /* in the batch */
+	int out0;         /* first of those of its rows that have an output, which are its last */
 	int logit0;       /* first logit row, -1 = none wanted */
 	int n_past;       /* n_kv before the round */
 	int needs;        /* what its draws go by (sample.h) */
@@ -74,8 +75,11 @@ static inline int piece_row(const struct piece *p, int i)
 /* Index arrays of a batch; `cap` rows, ENGINE_MAX_SEQS sessions, each with two sequences at most. */
 struct rows {
 	int M, n_seqs, n_logits;
-	uint32_t *ids, *pos, *slots, *logit_rows, *gather;
+	uint32_t *ids, *pos, *slots, *logit_rows; /* logit_rows: of the target batch's, which of out_rows */
 	struct attn_seq seqs[2 * ENGINE_MAX_SEQS];
+	int n_out, n_out_seqs; /* of the target batch: rows with an output (llama.h) */
+	uint32_t *out_rows;
+	struct attn_seq out_seqs[2 * ENGINE_MAX_SEQS];
 };
 
 enum cmd_kind { CMD_INSTALL, CMD_ACTIVATE, CMD_CANARY, CMD_UNLOAD, CMD_TRIM };
@@ -140,7 +144,7 @@ struct engine {
 	real *given, *whole;              /* the host's side of d_features and logits; the same where it reads the device's memory */
 	struct { uint32_t *ids; float *vals, *lse; int K; } best; /* of each row of logits; K a row */
 	struct { uint32_t *ids; float *vals; struct draw *how; int n; } drawn; /* by the device; one a row that was to be drawn from; how: host */
-	struct { /* for the tap, and to be kept; by row of the batch, but for codes */
+	struct { /* for the tap, and to be kept; by row of the batch, but for codes, and hidden by rows with an output */
 		uint16_t *features, *hidden; /* bf16; features NULL where nobody needs them so */
 		uint8_t *codes; float *scales; /* where the device makes an 8-bit payload itself: of the rows from `from` on; else NULL */
 		int from;

@@ -12,7 +12,7 @@ static void rows_free(struct rows *b)
 	free(b->pos);
 	free(b->slots);
 	free(b->logit_rows);
-	free(b->gather);
+	free(b->out_rows);
 }
 
 static int rows_alloc(struct rows *b, int cap)
@@ -22,8 +22,8 @@ static int rows_alloc(struct rows *b, int cap)
 	b->pos = malloc(n);
 	b->slots = malloc(n);
 	b->logit_rows = malloc(n);
-	b->gather = malloc(n);
-	return b->ids && b->pos && b->slots && b->logit_rows && b->gather ? 0 : -ENOMEM;
+	b->out_rows = malloc(n);
+	return b->ids && b->pos && b->slots && b->logit_rows && b->out_rows ? 0 : -ENOMEM;
 }
 
 static int check(const struct engine_options *o, struct errtext *e)

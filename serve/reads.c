@@ -71,16 +71,17 @@ void reads_free(struct engine *g)
 
 /* ---- for the tap ---- */
 
-/* The rows from the first traced session's to the last's. */
-static int traced_rows(const struct engine *g, int *ret_n)
+/* The rows from the first traced session's to the last's: of the batch, or of those with an output. */
+static int traced_rows(const struct engine *g, bool out, int *ret_n)
 {
 	int from = 0, to = 0;
 	for (int i = 0; i < g->n_pieces; i++) {
 		const struct piece *p = &g->pieces[i];
 		if (!p->s->traced)
 			continue;
-		from = to ? from : p->row0;
-		to = p->row0 + p->n_rows;
+		int row0 = out ? p->out0 : p->row0;
+		from = to ? from : row0;
+		to = row0 + p->n_rows;
 	}
 	*ret_n = to - from;
 	return from;
@@ -95,7 +96,7 @@ static void pack(struct engine *g, void *to, enum pack_kind kind, const real *x,
 
 void reads_features(struct engine *g)
 {
-	int n, from = traced_rows(g, &n);
+	int n, from = traced_rows(g, false, &n);
 	size_t W = (size_t)(N_BOUNDARIES * g->H), at = (size_t)from * W;
 	g->packed.missed = false;
 	if (g->packed.features)
@@ -109,7 +110,7 @@ void reads_features(struct engine *g)
 
 static void pack_hidden(struct engine *g)
 {
-	int n, from = traced_rows(g, &n);
+	int n, from = traced_rows(g, true, &n);
 	size_t at = (size_t)from * (size_t)g->H;
 	pack(g, g->packed.hidden + at, PACK_BF16, g->hidden + at, n, 1, g->H);
 }
@@ -160,7 +161,7 @@ static int read_rows(struct engine *g, struct piece *p, int n)
 	p->drawn0 = g->drawn.n;
 	for (int i = p->logit0; i < p->logit0 + n; i++) {
 		struct draw *how = &g->drawn.how[g->drawn.n++];
-		*how = sample_draw(&p->s->req.sampling, g->tb.pos[g->tb.logit_rows[i]] + 1);
+		*how = sample_draw(&p->s->req.sampling, g->tb.pos[g->tb.out_rows[g->tb.logit_rows[i]]] + 1);
 		how->row = (uint32_t)i;
 	}
 	return 0;

@@ -17,7 +17,7 @@
 
 void rows_reset(struct rows *b)
 {
-	b->M = b->n_seqs = b->n_logits = 0;
+	b->M = b->n_seqs = b->n_logits = b->n_out = b->n_out_seqs = 0;
 }
 
 void rows_add_at(struct rows *b, uint32_t id, int pos, int place, const uint32_t *pages)
@@ -62,28 +62,41 @@ static void add_decoding(struct rows *b, const struct session *s)
 		rows_add(b, s->chain[i], s->n_kv + 1 + i, s->pages);
 }
 
-/* Rows [row0, M) are s's, from n_kv on. Of what is read again after its pages were lost, the prompt's are a sequence of their own: the others are
- * computed as they were when they were generated. */
-static void add_seqs(struct rows *b, const struct session *s, int row0)
+/* n rows of s from place `past` on are rows row0.. of a list. Of what is read again after its pages were lost, the prompt's are a sequence of their
+ * own: the others are computed as they were when they were generated. How many sequences: 2 at most. */
+static int seqs_of(const struct session *s, int past, int n, int row0, struct attn_seq *to)
 {
-	int n = b->M - row0, given = s->n_prompt - s->n_kv;
+	int given = s->n_prompt - past, k = 0;
 	given = given < 0 ? 0 : given > n ? n : given;
 	if (given)
-		b->seqs[b->n_seqs++] = (struct attn_seq){.pages = s->pages, .n_past = s->n_kv, .row0 = row0, .n_rows = given, .prompt = true};
+		to[k++] = (struct attn_seq){.pages = s->pages, .n_past = past, .row0 = row0, .n_rows = given, .prompt = true};
 	if (n > given)
-		rows_seq(b, s->pages, s->n_kv + given, n - given);
+		to[k++] = (struct attn_seq){.pages = s->pages, .n_past = past + given, .row0 = row0 + given, .n_rows = n - given};
+	if (!session_prefilling(s) && s->branches && s->n_proposed)
+		to[k - 1].parent = s->parent, to[k - 1].tree0 = s->n_kv + 1;
+	return k;
 }
 
-/* Rows [row0, M) are s's; take logits from the last n_logits of them. */
+/* Its final state is asked for by the tap: of a prompt's rows, and of generated ones too, which will be prompt rows of the next request. */
+static bool hidden_of(const struct engine *g, const struct session *s)
+{
+	return s->traced && tap_wants_hidden(g->o.tap);
+}
+
+/* Rows [row0, M) are s's; take logits from the last n_logits of them. Those have an output, and where the final state is asked for all of them. */
 static void add_piece(struct engine *g, struct session *s, int row0, int n_logits)
 {
 	struct rows *b = &g->tb;
 	struct piece *p = &g->pieces[g->n_pieces++];
-	*p = (struct piece){.s = s, .row0 = row0, .n_rows = b->M - row0, .n_past = s->n_kv, .prefill = session_prefilling(s),
+	int n = b->M - row0, n_out = hidden_of(g, s) ? n : n_logits;
+	*p = (struct piece){.s = s, .row0 = row0, .n_rows = n, .n_past = s->n_kv, .prefill = session_prefilling(s), .out0 = b->n_out,
 			    .logit0 = n_logits ? b->n_logits : -1};
+	b->n_seqs += seqs_of(s, s->n_kv, n, row0, b->seqs + b->n_seqs);
+	b->n_out_seqs += seqs_of(s, s->n_kv + n - n_out, n_out, b->n_out, b->out_seqs + b->n_out_seqs);
+	for (int i = n_out; i > 0; i--)
+		b->out_rows[b->n_out++] = (uint32_t)(b->M - i);
 	for (int i = n_logits; i > 0; i--)
-		b->logit_rows[b->n_logits++] = (uint32_t)(b->M - i);
-	add_seqs(b, s, row0);
+		b->logit_rows[b->n_logits++] = (uint32_t)(b->n_out - i);
 }
 
 /* Rows of each prompt in this round, by place in g->active. */
@@ -130,8 +143,6 @@ static void build_batch(struct engine *g)
 			continue;
 		add_decoding(b, s);
 		add_piece(g, s, row0, b->M - row0);
-		if (s->branches && s->n_proposed)
-			rows_tree(b, s->parent, s->n_kv + 1);
 	}
 	g->n_decode_rows = b->M;
 	int all_rows = g->n_pieces ? b->M * g->n_active / g->n_pieces : 0;
@@ -166,11 +177,10 @@ static bool features_told(const struct engine *g)
 	return told;
 }
 
-/* Of prompt rows, and of generated ones too, which will be prompt rows of the next request. */
 static bool hidden_wanted(const struct engine *g)
 {
 	for (int i = 0; i < g->n_pieces; i++)
-		if (g->pieces[i].s->traced && tap_wants_hidden(g->o.tap))
+		if (hidden_of(g, g->pieces[i].s))
 			return true;
 	return false;
 }
@@ -209,6 +219,7 @@ static int forward(struct engine *g)
 	}
 	int cost = cost_begin(g, CTL_VERIFY, b->M);
 	struct llama_batch lb = {.M = b->M, .ids = b->ids, .pos = b->pos, .slots = b->slots, .given = g->words.first, .seqs = b->seqs, .n_seqs = b->n_seqs,
+				 .n_out = b->n_out, .out_rows = b->n_out < b->M ? b->out_rows : NULL, .out_seqs = b->out_seqs, .n_out_seqs = b->n_out_seqs,
 				 .logit_rows = b->logit_rows, .n_logits = b->n_logits, .featured = features_told(g) ? featured : NULL, .arg = g};
 	int r = llama_forward(g->o.target, &g->kv, &lb, features_wanted(g) ? g->features : NULL, hidden ? g->hidden : NULL, g->logits);
 	r = r ? r : reads_logits(g, hidden);
@@ -319,12 +330,13 @@ static void tell_probe(struct engine *g, const struct piece *p)
 		probe_rows(p->s->req.probe, p->n_past, n, features, g->H);
 }
 
-/* Rows of this round's batch, by what they cost: most of a prompt's go without the head. */
+/* Rows of this round's batch, by what they cost: most of a prompt's go without the head and most of the last block. */
 static int paid_rows(const struct engine *g)
 {
 	const struct llama_config *c = llama_cfg(g->o.target);
-	double layer = (double)c->H * (2.0 * (c->n_head + c->n_kv) * c->hd + 3.0 * c->I), head = (double)c->H * c->V, body = layer * c->n_layer;
-	return (int)((g->tb.M * body + g->tb.n_logits * head) / (body + head) + 0.5);
+	double keys = (double)c->H * (c->n_head + 2.0 * c->n_kv) * c->hd, rest = (double)c->H * ((double)c->n_head * c->hd + 3.0 * c->I);
+	double head = (double)c->H * c->V, body = (keys + rest) * c->n_layer;
+	return (int)((g->tb.M * (body - rest) + g->tb.n_out * rest + g->tb.n_logits * head) / (body + head) + 0.5);
 }
 
 int round_run(struct engine *g)

@@ -3,7 +3,8 @@
  * The residual stream x [M,H] is copied out at boundary b before block b runs
  * (b = n_layer: before the final norm). Rotation covers q and k in one call, as
  * their heads lie side by side in the fused projection. Only the rows whose
- * logits are wanted meet the head, which is a quarter of a small model.
+ * logits are wanted meet the head, which is a quarter of a small model, and only rows with an output go through the
+ * last block beyond their keys and values.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -177,14 +178,14 @@ const struct weight *llama_embedding(const struct llama *m)
 
 /* ---- forward ---- */
 
-struct views { real *x, *xn, *qkv, *attn, *gu, *act, *top; };
+struct views { real *x, *xn, *qkv, *attn, *gu, *act, *top, *x_out, *q_out; };
 
-static int cut_scratch(struct llama *m, int M, int n_logits, struct views *v)
+static int cut_scratch(struct llama *m, const struct llama_batch *b, struct views *v)
 {
 	const struct llama_config *c = &m->c;
-	size_t n = (size_t)M, H = (size_t)c->H, I = (size_t)c->I, nq = (size_t)(c->n_head * c->hd);
-	size_t width[] = {n * H, n * H, n * (nq + 2 * (size_t)(c->n_kv * c->hd)), n * nq, n * 2 * I, n * I, (size_t)n_logits * H};
-	real **at[] = {&v->x, &v->xn, &v->qkv, &v->attn, &v->gu, &v->act, &v->top};
+	size_t n = (size_t)b->M, H = (size_t)c->H, I = (size_t)c->I, nq = (size_t)(c->n_head * c->hd), out = b->out_rows ? (size_t)b->n_out : 0;
+	size_t width[] = {n * H, n * H, n * (nq + 2 * (size_t)(c->n_kv * c->hd)), n * nq, n * 2 * I, n * I, (size_t)b->n_logits * H, out * H, out * nq};
+	real **at[] = {&v->x, &v->xn, &v->qkv, &v->attn, &v->gu, &v->act, &v->top, &v->x_out, &v->q_out};
 	size_t total = 0;
 	for (size_t i = 0; i < sizeof width / sizeof *width; i++)
 		total += (width[i] + 15) & ~(size_t)15;
@@ -227,7 +228,17 @@ static int qkv_extras(struct llama *m, const struct block *w, real *qkv, int ld,
 	return norm_heads(m->d, qkv + c->n_head * c->hd, ld, c->n_kv, c->hd, w->norm_k, c->rms_eps, M);
 }
 
-static int block_forward(struct llama *m, struct kv_pool *kv, int layer, const struct llama_batch *b, const struct views *v)
+/* Some rows of a batch on their way through a block. */
+struct part {
+	real *x;                     /* [n,H] */
+	const real *q;               /* [n] rows of queries, ldq apart */
+	int ldq, n;
+	const struct attn_seq *seqs;
+	int n_seqs;
+};
+
+/* Queries, keys and values of all rows; the latter two into the pool. */
+static int block_keys(struct llama *m, struct kv_pool *kv, int layer, const struct llama_batch *b, const struct views *v)
 {
 	const struct llama_config *c = &m->c;
 	const struct block *w = &m->blocks[layer];
@@ -238,13 +249,44 @@ static int block_forward(struct llama *m, struct kv_pool *kv, int layer, const s
 	TRY(o->linear(d, v->qkv, ld, &w->qkv, v->xn, H, M, false));
 	TRY(qkv_extras(m, w, v->qkv, ld, M));
 	TRY(o->rope(d, v->qkv, ld, c->n_head + c->n_kv, c->hd, b->pos, m->inv_freq, m->mscale, M, false));
-	TRY(o->kv_write(d, kv, layer, v->qkv + nq, v->qkv + nq + nkv, ld, b->slots, M));
-	TRY(o->attn(d, v->attn, nq, v->qkv, ld, kv, layer, b->seqs, b->n_seqs, c->n_head, (real)(1 / sqrt(c->hd))));
-	TRY(o->linear(d, v->x, H, &w->o, v->attn, nq, M, true));
-	TRY(o->rmsnorm(d, v->xn, H, NULL, v->x, H, w->norm_mlp, c->rms_eps, M, H));
-	TRY(o->linear(d, v->gu, 2 * c->I, &w->gu, v->xn, H, M, false));
-	TRY(o->silu_gate(d, v->act, v->gu, M, c->I));
-	return o->linear(d, v->x, H, &w->down, v->act, c->I, M, true);
+	return o->kv_write(d, kv, layer, v->qkv + nq, v->qkv + nq + nkv, ld, b->slots, M);
+}
+
+/* x += o(attention); x += mlp(norm(x)) */
+static int block_rest(struct llama *m, const struct kv_pool *kv, int layer, const struct part *p, const struct views *v)
+{
+	const struct llama_config *c = &m->c;
+	const struct block *w = &m->blocks[layer];
+	struct dev *d = m->d;
+	const struct ops *o = d->ops;
+	int H = c->H, n = p->n, nq = c->n_head * c->hd;
+	TRY(o->attn(d, v->attn, nq, p->q, p->ldq, kv, layer, p->seqs, p->n_seqs, c->n_head, (real)(1 / sqrt(c->hd))));
+	TRY(o->linear(d, p->x, H, &w->o, v->attn, nq, n, true));
+	TRY(o->rmsnorm(d, v->xn, H, NULL, p->x, H, w->norm_mlp, c->rms_eps, n, H));
+	TRY(o->linear(d, v->gu, 2 * c->I, &w->gu, v->xn, H, n, false));
+	TRY(o->silu_gate(d, v->act, v->gu, n, c->I));
+	return o->linear(d, p->x, H, &w->down, v->act, c->I, n, true);
+}
+
+static int block_forward(struct llama *m, struct kv_pool *kv, int layer, const struct llama_batch *b, const struct views *v)
+{
+	struct part all = {.x = v->x, .q = v->qkv, .ldq = (m->c.n_head + 2 * m->c.n_kv) * m->c.hd, .n = b->M, .seqs = b->seqs, .n_seqs = b->n_seqs};
+	TRY(block_keys(m, kv, layer, b, v));
+	return block_rest(m, kv, layer, &all, v);
+}
+
+/* The last block where some rows have no output: the others are brought together once all keys are written. */
+static int block_last(struct llama *m, struct kv_pool *kv, int layer, const struct llama_batch *b, const struct views *v)
+{
+	const struct ops *o = m->d->ops;
+	int H = m->c.H, nq = m->c.n_head * m->c.hd, ld = nq + 2 * m->c.n_kv * m->c.hd, n = b->n_out;
+	struct part out = {.x = v->x_out, .q = v->q_out, .ldq = nq, .n = n, .seqs = b->out_seqs, .n_seqs = b->n_out_seqs};
+	TRY(block_keys(m, kv, layer, b, v));
+	if (!n)
+		return 0;
+	TRY(o->copy_rows(m->d, v->x_out, H, v->x, H, b->out_rows, n, H));
+	TRY(o->copy_rows(m->d, v->q_out, nq, v->qkv, ld, b->out_rows, n, nq));
+	return block_rest(m, kv, layer, &out, v);
 }
 
 static int tap_boundary(struct llama *m, int boundary, const struct llama_batch *b, const real *x, real *features)
@@ -286,14 +328,17 @@ static int second_part(const struct run *x)
 	struct dev *d = m->d;
 	const struct ops *o = d->ops;
 	const struct llama_batch *b = x->b;
-	int H = c->H;
-	for (int l = c->boundaries[N_BOUNDARIES - 1]; l < c->n_layer; l++)
-		TRY(block_forward(m, x->kv, l, b, &x->v));
+	int H = c->H, from = c->boundaries[N_BOUNDARIES - 1], n = b->out_rows ? b->n_out : b->M;
+	const real *out = b->out_rows ? x->v.x_out : x->v.x;
+	for (int l = from; l < c->n_layer; l++)
+		TRY((b->out_rows && l == c->n_layer - 1 ? block_last : block_forward)(m, x->kv, l, b, &x->v));
+	if (b->out_rows && from == c->n_layer) /* the last boundary is what all rows come to */
+		TRY(o->copy_rows(d, x->v.x_out, H, x->v.x, H, b->out_rows, n, H));
 	if (x->hidden)
-		TRY(o->rmsnorm(d, x->hidden, H, NULL, x->v.x, H, m->norm, c->rms_eps, b->M, H));
+		TRY(o->rmsnorm(d, x->hidden, H, NULL, out, H, m->norm, c->rms_eps, n, H));
 	if (!x->logits || b->n_logits < 1)
 		return 0;
-	TRY(o->copy_rows(d, x->v.top, H, x->v.x, H, b->logit_rows, b->n_logits, H));
+	TRY(o->copy_rows(d, x->v.top, H, out, H, b->logit_rows, b->n_logits, H));
 	TRY(o->rmsnorm(d, x->v.top, H, NULL, x->v.top, H, m->norm, c->rms_eps, b->n_logits, H));
 	return o->linear(d, x->logits, c->V, c->tied ? &m->embedding : &m->head, x->v.top, H, b->n_logits, false);
 }
@@ -316,14 +361,15 @@ static int run_both(void *arg)
 
 static int repeat(struct run *x, int part, int (*run)(void *arg))
 {
-	struct key { uint64_t version; const void *at[13]; int n[6]; } key;
+	struct key { uint64_t version; const void *at[14]; int n[8]; } key;
 	const struct llama_batch *b = x->b;
 	if (b->M > MODEL_REPEAT_ROWS)
 		return run(x);
 	memset(&key, 0, sizeof key);
 	key = (struct key){.version = x->m->version,
-			   .at = {x->kv->k, x->kv->v, b->ids, b->pos, b->slots, b->given, b->seqs, b->logit_rows, x->features, x->hidden, x->logits, x->v.x},
-			   .n = {part, b->M, b->n_seqs, b->n_logits, x->kv->n_pages}};
+			   .at = {x->kv->k, x->kv->v, b->ids, b->pos, b->slots, b->given, b->seqs, b->logit_rows, x->features, x->hidden, x->logits, x->v.x,
+				  b->out_rows, b->out_rows ? b->out_seqs : NULL},
+			   .n = {part, b->M, b->n_seqs, b->n_logits, x->kv->n_pages, b->out_rows ? b->n_out : 0, b->out_rows ? b->n_out_seqs : 0}};
 	return x->m->d->ops->repeat(x->m->d, &key, sizeof key, run, x);
 }
 
@@ -333,7 +379,7 @@ int llama_forward(struct llama *m, struct kv_pool *kv, const struct llama_batch 
 	struct run x = {.m = m, .kv = kv, .b = b, .features = features, .hidden = hidden, .logits = logits};
 	if (b->M < 1)
 		return 0;
-	TRY(cut_scratch(m, b->M, b->n_logits, &x.v));
+	TRY(cut_scratch(m, b, &x.v));
 	if (!features || !b->featured)
 		return repeat(&x, 0, run_both);
 	TRY(repeat(&x, 1, run_first));

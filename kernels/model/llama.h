@@ -36,13 +36,17 @@ struct llama_batch {
 	const uint32_t *slots;       /* [M] KV slot of each row */
 	const struct attn_seq *seqs; /* n_seqs, covering the rows */
 	int n_seqs;
-	const uint32_t *logit_rows;  /* [n_logits] rows whose logits are wanted */
+	int n_out;                   /* rows with an output; the others leave keys, values and features, and skip most of the last block */
+	const uint32_t *out_rows;    /* [n_out] which; NULL = all M (n_out and out_seqs are not read) */
+	const struct attn_seq *out_seqs; /* n_out_seqs, covering the rows with an output, in their order */
+	int n_out_seqs;
+	const uint32_t *logit_rows;  /* [n_logits] which of the rows with an output have logits wanted */
 	int n_logits;
 	int (*featured)(void *arg);  /* called when the operations that fill features are queued, the rest is not; NULL = no; its failure is the forward's */
 	void *arg;
 };
 
 /* Outputs are device arrays of the caller: features [M,3,H] (NULL = not wanted),
- * hidden [M,H] after the final norm (NULL = not wanted), logits [n_logits,V]. */
+ * hidden [n_out,H] after the final norm (NULL = not wanted), logits [n_logits,V]. A row's bits do not depend on which others have an output. */
 int MUSTCHECK llama_forward(struct llama *m, struct kv_pool *kv, const struct llama_batch *b,
 			    real *features, real *hidden, real *logits);

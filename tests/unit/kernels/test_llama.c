@@ -4,7 +4,7 @@
  * Features, hidden states and logits of a tiny Llama for each RoPE kind, tied and not, within
  * 3e-6 of the largest; an EAGLE-3 chain of five proposals likewise, rows with real features and
  * fed-back ones. On every path this CPU has: rows are the same bits however the run is cut and
- * whoever shares the batch. Weights come back out of eagle3_unpack as they went in.
+ * whoever shares the batch and whichever have an output. Weights come back out of eagle3_unpack as they went in.
  * Wrong shapes and missing tensors are refused by name.
  */
 #include <setjmp.h>
@@ -195,21 +195,27 @@ static void test_reference(void **state)
 	}
 }
 
-static struct llama *load_kind(struct dev *d, int kind, enum dtype type)
+/* Llama, Qwen2, Qwen3 */
+static struct llama *load_config(struct dev *d, struct llama_config *c, int kind, enum dtype type)
 {
-	struct llama_config c = config(kind ? ROPE_DEFAULT : ROPE_LLAMA3);
 	struct source s = {.hd = kind == 1 ? 8 : 12};
 	struct tensor_source ts = {.get = get, .ctx = &s};
 	struct llama *m = NULL;
 	struct errtext e = {0};
-	c.hd = s.hd;
-	c.tied = kind != 2;
-	c.qkv_bias = kind == 1;
-	c.qk_norm = kind == 2;
-	if (llama_load(d, &c, &ts, type, &m, &e))
+	c->hd = s.hd;
+	c->tied = kind != 2;
+	c->qkv_bias = kind == 1;
+	c->qk_norm = kind == 2;
+	if (llama_load(d, c, &ts, type, &m, &e))
 		fail_msg("%s", e.text);
 	free(s.held);
 	return m;
+}
+
+static struct llama *load_kind(struct dev *d, int kind, enum dtype type)
+{
+	struct llama_config c = config(kind ? ROPE_DEFAULT : ROPE_LLAMA3);
+	return load_config(d, &c, kind, type);
 }
 
 static const char *const kind_names[] = {"hf_llama", "hf_qwen2", "hf_qwen3"};
@@ -277,6 +283,54 @@ static void test_same_bits(void **state)
 				llama_free(m);
 				dev_free(d);
 			}
+}
+
+/* Only some rows have an output: a row within, the last two; or none. Their bits, everybody's features, and what is read later are as if all had one. */
+static void some_outputs(struct dev *d, int kind, enum dtype type, int last_boundary)
+{
+	enum { TO = 13 };
+	static const uint32_t out[] = {4, TO - 2, TO - 1}, heads[] = {0, 2};
+	struct llama_config c = config(ROPE_DEFAULT);
+	struct run whole, some;
+	real hidden[3 * H], logits[2 * V];
+
+	c.boundaries[2] = last_boundary;
+	struct llama *m = load_config(d, &c, kind, type);
+	run_init(&whole, d, L, NKV, c.hd);
+	run_init(&some, d, L, NKV, c.hd);
+	forward(&whole, m, 0, N);
+	for (int n_out = 3; n_out >= 0; n_out -= 3) {
+		const struct attn_seq s = {.pages = some.pages, .n_rows = TO};
+		const struct attn_seq of_out[] = {{.pages = some.pages, .n_past = 4, .n_rows = 1}, {.pages = some.pages, .n_past = TO - 2, .row0 = 1, .n_rows = 2}};
+		const struct llama_batch b = {.M = TO, .ids = some.ids, .pos = some.pos, .slots = some.slots, .seqs = &s, .n_seqs = 1, .n_out = n_out, .out_rows = out,
+					      .out_seqs = of_out, .n_out_seqs = n_out ? 2 : 0, .logit_rows = heads, .n_logits = n_out ? 2 : 0};
+		for (size_t i = 0; i < N * 3 * H; i++)
+			some.features[i] = (real)NAN;
+		assert_int_equal(llama_forward(m, &some.kv, &b, some.features, hidden, logits), 0);
+		assert_memory_equal(some.features, whole.features, TO * 3 * H * sizeof(real));
+		for (int i = 0; i < n_out; i++)
+			assert_memory_equal(hidden + i * H, whole.hidden + out[i] * H, H * sizeof(real));
+		for (int i = 0; i < 2 && n_out; i++)
+			assert_memory_equal(logits + i * V, whole.logits + out[heads[i]] * V, V * sizeof(real));
+		forward(&some, m, TO, N - TO); /* reads the keys of all */
+		assert_memory_equal(some.logits + TO * V, whole.logits + TO * V, (N - TO) * V * sizeof(real));
+	}
+	run_done(&whole);
+	run_done(&some);
+	llama_free(m);
+}
+
+static void test_some_outputs(void **state)
+{
+	(void)state;
+	for (enum dev_isa isa = ISA_PORTABLE; isa <= ISA_AVX512; isa++)
+		for (int way = 0; way < 6; way++) {
+			struct dev *d = NULL;
+			if (dev_cpu_new(1 + way % 2, isa, &d))
+				continue; /* not on this CPU */
+			some_outputs(d, way / 2, way < 3 ? DT_BF16 : DT_F32, way % 2 ? L - 1 : L);
+			dev_free(d);
+		}
 }
 
 static struct eagle3 *load_draft(struct dev *d, struct llama *m, enum dtype type)
@@ -439,7 +493,8 @@ static void test_refused(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_transformers), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_chain),
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_transformers), cmocka_unit_test(test_same_bits),
+					   cmocka_unit_test(test_some_outputs), cmocka_unit_test(test_chain),
 					   cmocka_unit_test(test_outputs_of_some), cmocka_unit_test(test_unpack), cmocka_unit_test(test_refused)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
