@@ -251,12 +251,9 @@ struct conf_args {
 	bool check;
 };
 
-/* A table with a key "version" has the flag for itself, when a value follows: "--version 12" is no question. */
-static bool conf_asks_version(const struct conf_program *p, int argc, char **argv, int i)
+bool conf_has_version(const struct conf_program *p)
 {
-	bool key = conf_find(p, "version", 7) >= 0;
-
-	return !strcmp(argv[i], "--version") && (!key || i + 1 == argc || !strncmp(argv[i + 1], "--", 2));
+	return conf_find(p, "version", 7) >= 0;
 }
 
 /* Before anything can fail: a question about the program is always answered. */
@@ -267,7 +264,7 @@ static int conf_questions(const struct conf_program *p, int argc, char **argv)
 			conf_print_help(p, stdout);
 			return CONF_E_HELP;
 		}
-		if (conf_asks_version(p, argc, argv, i)) {
+		if (!strcmp(argv[i], "--version") && !conf_has_version(p)) {
 			printf("%s %s\n", p->name, REDRAFT_COMMIT);
 			return CONF_E_VERSION;
 		}

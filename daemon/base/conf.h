@@ -46,7 +46,7 @@ enum { CONF_E_HELP = 1, CONF_E_VERSION = 2, CONF_E_CHECKED = 3, CONF_E_PRINTED =
 /* Fill *conf (zeroed first). On error nothing is owned by *conf. argv[0] skipped;
  * positional arguments are an error unless ret_pos is given (then argv pointers,
  * not owned, at most max_pos). Also handled: --config FILE, --check (all sources were read and are
- * good), --help, --version, --print_config, --print_table. */
+ * good), --help, --version (where no key is called that), --print_config, --print_table. */
 int MUSTCHECK conf_load(const struct conf_program *p, int argc, char **argv, void *conf,
 			const char **ret_pos, int max_pos, int *ret_n_pos, struct errtext *e);
 void conf_done(const struct conf_program *p, void *conf);

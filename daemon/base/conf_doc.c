@@ -1,7 +1,7 @@
 /* What a table of settings says of itself: the --help page, a commented INI file, and
  * JSON for whoever makes man pages and completions of it.
  */
-#include "daemon/base/conf.h"
+#include "daemon/base/conf_value.h"
 #include <ctype.h>
 #include <jansson.h>
 #include <string.h>
@@ -47,7 +47,8 @@ void conf_print_help(const struct conf_program *p, FILE *out)
 	fprintf(out, "  %-34s  %s\n", "--check", "read all settings, say whether they are good, and end");
 	fprintf(out, "  %-34s  %s\n", "--print_config", "print an INI file of all settings at their defaults");
 	fprintf(out, "  %-34s  %s\n", "--help", "print this page");
-	fprintf(out, "  %-34s  %s\n", "--version", "print the version");
+	if (!conf_has_version(p))
+		fprintf(out, "  %-34s  %s\n", "--version", "print the version");
 }
 
 /* ---- the INI file ---- */
