@@ -47,7 +47,7 @@ static const struct conf_entry entries[] = {
 	{"daemon_socket", CONF_STRING, AT(daemon_socket), "/run/redraft/daemon/control.sock", 0, 0, NULL, false, "", "redraftd's control socket"},
 	{"store", CONF_STRING, AT(store), "/var/lib/redraft/store", 0, 0, NULL, false, "", "version store, for the target's frozen file"},
 	{"target_fp", CONF_STRING, AT(target_fp), "", 0, 0, NULL, false, "", "fingerprint of the target; empty = the only one in store/frozen"},
-	{"resume", CONF_BOOL, AT(resume), "off", 0, 0, NULL, false, "", "keep the whole state in OUT.state at each evaluation, and go on from it: the same weights bit for bit"},
+	{"resume", CONF_BOOL, AT(resume), "off", 0, 0, NULL, false, "", "keep the whole state in OUT.state at each evaluation, and go on from it: bit for bit (where the device rounds otherwise it says so)"},
 	CREW_KEYS(AT_RANKS),
 	{"tokens", CONF_INT, AT(tokens), "0", 0, 1e12, NULL, false, "tok", "end after so many trained rows; 0 = after the epochs"},
 	{"epochs", CONF_INT, AT(epochs), "2", 1, 1000, NULL, false, "", "how often each run is trained at most"},
@@ -170,8 +170,12 @@ static void print_table(const struct session *s, const struct offline_report *r)
 static int report(void *arg, const struct offline_report *r)
 {
 	struct session *s = arg;
-	if (r->resumed && !s->said)
-		fprintf(stderr, "going on from step %" PRId64 ", %s\n", r->resumed, s->state);
+	if (r->resumed && !s->said) {
+		fprintf(stderr, "going on from step %" PRId64 ", %s", r->resumed, s->state);
+		if (*r->taken_on)
+			fprintf(stderr, "; not to the same bits: those steps were taken on %s, and these are on %s, which rounds otherwise", r->taken_on, r->device);
+		fprintf(stderr, "\n");
+	}
 	if (!r->evaluated)
 		progress(s, r);
 	else if (s->c->json)
@@ -187,9 +191,9 @@ static int keep(void *arg, const struct draft *d, const struct offline_report *r
 {
 	struct session *s = arg;
 	const struct offline_domain *all = r->n_domains ? &r->domain[r->n_domains - 1] : NULL;
-	json_t *meta = json_pack("{s:I,s:{},s:{s:I,s:I,s:f,s:f,s:f,s:i,s:I,s:s}}", "parent", (json_int_t)s->c->from_version, "cut", "training", "step", (json_int_t)r->step, "tokens",
+	json_t *meta = json_pack("{s:I,s:{},s:{s:I,s:I,s:f,s:f,s:f,s:i,s:I,s:i,s:s}}", "parent", (json_int_t)s->c->from_version, "cut", "training", "step", (json_int_t)r->step, "tokens",
 				 (json_int_t)r->tokens, "loss", r->loss, "accuracy", r->accuracy, "accept_length", all ? offline_accept_length(all) : 1.0, "accept_length_k",
-				 (int)s->c->k, "seed", (json_int_t)s->c->seed, "who", "redraft-learn train");
+				 (int)s->c->k, "seed", (json_int_t)s->c->seed, "inexact_resumes", r->inexact, "who", "redraft-learn train");
 	struct errtext e = {""};
 	if (r->step == 0) { /* nothing was learned yet */
 		json_decref(meta);

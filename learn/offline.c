@@ -445,6 +445,7 @@ int offline_train(const struct offline_options *o, struct dev *d, struct corpus 
 {
 	struct offline x = {.shuffled = -1, .o = o, .d = d, .corpus = corpus, .judge = judge_by, .calls = calls, .e = e};
 	int64_t rows = 0;
+	trainer_name_device(d, x.rep.device);
 	int r = hold_out(&x);
 	if (!r)
 		r = make_lessons(&x, &rows);

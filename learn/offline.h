@@ -4,7 +4,7 @@
  * (every epoch a new permutation), a learning rate that may end, and that all
  * of it is a pure function of corpus, options and seed: nothing is journalled.
  * A run that was killed goes on from the state at its last evaluation, to the same
- * weights bit for bit, or is started again.
+ * weights bit for bit (on another device: to nearly the same, and says so), or is started again.
  * Threads: one owner, which owns the dev too.
  */
 #pragma once
@@ -44,6 +44,9 @@ enum { OFFLINE_MAX_DOMAINS = 17 }; /* and all together, last */
 struct offline_report {
 	int64_t step, steps;          /* steps: expected in all */
 	int64_t resumed;              /* step that the run went on from; 0: from the start */
+	char device[TRAINER_DEVICE_NAME]; /* on which steps are taken, as trainer_name_device says it */
+	char taken_on[TRAINER_DEVICE_NAME]; /* on which those were that it went on from; "": on the same */
+	int inexact;                  /* how often that was another, in the whole run: each time the rest rounds otherwise */
 	int64_t tokens, tokens_total;
 	double seconds;               /* of training */
 	double loss, accuracy;        /* running means */

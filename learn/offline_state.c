@@ -4,7 +4,8 @@
  * average, the anchor behind the moments, and where in the order of lessons it
  * stood. Teachers that were kept are not in it: worked out again they are the same
  * bits. What the run is (options, corpus, ranks) is written beside it and must be
- * the same when it goes on, or the rest would belong to another run.
+ * the same when it goes on, or the rest would belong to another run. On what its steps were taken is written too: where
+ * that adds or multiplies otherwise than what goes on, as after an upgrade or on another machine, the run goes on, and says so.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,10 +24,10 @@ static json_t *identity(const struct offline *x)
 	json_t *j = json_pack("{s:I,s:i,s:i,s:i,s:i,s:b,s:b,s:b,s:f,s:f,s:f,s:I}", "seed", (json_int_t)o->seed, "max_rows", o->max_rows, "pack_rows", o->pack_rows,
 			      "history_rows", o->history_rows, "epochs", o->epochs, "prompt_rows", o->prompt_rows,
 			      "cosine", o->cosine, "stream", o->stream, "replay_share", o->replay_share, "anchor", o->anchor, "ema", o->ema, "tokens", (json_int_t)o->tokens);
-	json_t *k = json_pack("{s:i,s:f,s:i,s:i,s:f,s:f,s:f,s:i,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:b,s:i,s:i,s:I}", "ttt_steps", t->ttt_steps, "decay", (double)t->decay, "loss", (int)t->loss, "optimizer",
+	json_t *k = json_pack("{s:i,s:f,s:i,s:i,s:f,s:f,s:f,s:i,s:I,s:i,s:i,s:i,s:i,s:f,s:i,s:b,s:i,s:i,s:I}", "ttt_steps", t->ttt_steps, "decay", (double)t->decay, "loss", (int)t->loss, "optimizer",
 			      (int)t->optimizer, "lr", (double)t->lr, "muon_lr", (double)t->muon_lr, "clip", (double)t->clip, "muon_iters", t->muon_iters, "warmup_steps",
 			      (json_int_t)t->warmup_steps, "ranks", t->ranks ? t->ranks->size : 1, "ulysses", t->ulysses > 1 ? t->ulysses : 1, "data", t->data > 1 ? t->data : 1,
-			      "isa", (int)x->d->isa, "device", (int)x->d->kind, "whole_teacher", (int)o->whole_teacher, "heldout_share", o->heldout_share, "heldout_domain_max",
+			      "whole_teacher", (int)o->whole_teacher, "heldout_share", o->heldout_share, "heldout_domain_max",
 			      o->heldout_domain_max, "judged by a pool", x->judge != NULL, "lessons", x->n_lessons, "runs",
 			      x->corpus->runs.n, "rows", (json_int_t)x->corpus->rows);
 	if (!j || !k || json_object_update(j, k)) {
@@ -51,9 +52,9 @@ int offline_save(const struct offline *x, struct errtext *e)
 	uint64_t none = 0;
 	c.counts = &none;
 	c.V = 1;
-	c.state = json_pack("{s:o,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:i,s:I,s:b}", "run", identity(x), "done", (json_int_t)x->done, "turn", (json_int_t)x->turn, "trainer_step", (json_int_t)step, "step",
+	c.state = json_pack("{s:o,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:i,s:I,s:b,s:s,s:i}", "run", identity(x), "done", (json_int_t)x->done, "turn", (json_int_t)x->turn, "trainer_step", (json_int_t)step, "step",
 			    (json_int_t)rep->step, "tokens", (json_int_t)rep->tokens, "loss", rep->loss, "accuracy", rep->accuracy, "leg", rep->leg, "spent_us", (json_int_t)x->spent_us, "anchored",
-			    n_anchor > 0);
+			    n_anchor > 0, "device", rep->device, "inexact", rep->inexact);
 	if (!r)
 		r = c.state ? fs_mkdirs(x->o->state_dir) : -ENOMEM;
 	if (!r)
@@ -79,6 +80,17 @@ static int same_run(const struct offline *x, const json_t *was, struct errtext *
 			r = errtext_set(e, -EINVAL, "%s is of a run whose %s was another: give the same options and records, or another --out", x->o->state_dir, key);
 	json_decref(now);
 	return r;
+}
+
+/* Where the steps so far were taken as ours will be, nothing; else it is told and counted. */
+static void compare_devices(struct offline_report *rep, const json_t *state)
+{
+	const char *was = json_string_value(json_object_get(state, "device"));
+	rep->inexact = (int)integer(state, "inexact");
+	if (!rep->step || (was && strcmp(was, rep->device) == 0))
+		return;
+	rep->inexact++;
+	(void)snprintf(rep->taken_on, sizeof rep->taken_on, "%s", was ? was : "a device that it does not name"); /* an older program's */
 }
 
 int offline_restore(struct offline *x, struct errtext *e)
@@ -117,6 +129,7 @@ int offline_restore(struct offline *x, struct errtext *e)
 		x->rep.accuracy = json_real_value(json_object_get(c.state, "accuracy"));
 		x->rep.leg = (int)integer(c.state, "leg");
 		x->rep.resumed = x->rep.step;
+		compare_devices(&x->rep, c.state);
 		x->eval_at = x->rep.tokens + x->o->eval_tokens;
 	}
 	checkpoint_done(&c);

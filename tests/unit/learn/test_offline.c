@@ -91,6 +91,7 @@ static struct offline_options plain(void)
 }
 
 static char said[256];
+static enum dev_isa isa = ISA_PORTABLE;
 
 static int run(struct world *w, const struct offline_options *o, int threads, const char *judge_by, struct seen *ret)
 {
@@ -99,7 +100,7 @@ static int run(struct world *w, const struct offline_options *o, int threads, co
 	struct errtext e = {""};
 	struct offline_calls calls = {on_report, on_keep, ret};
 	*ret = (struct seen){.die_at = ret->die_at};
-	assert_int_equal(dev_cpu_new(threads, ISA_PORTABLE, &d), 0);
+	assert_int_equal(dev_cpu_new(threads, isa, &d), 0);
 	assert_int_equal(corpus_open(w->pool, &w->fz, &c, &e), 0);
 	assert_int_equal(c.runs.n, RUNS);
 	if (judge_by)
@@ -238,6 +239,44 @@ static void test_packed(void **state)
 	}
 }
 
+/* Begun on one path of the CPU, and gone on with on another: told and counted, once. */
+static void test_resume_elsewhere(void **s)
+{
+	struct world *w = *s;
+	struct offline_options o = plain();
+	struct seen part = {.die_at = 12};
+	struct dev *d = NULL;
+	char dir[400];
+	assert_int_equal(dev_cpu_new(1, ISA_AUTO, &d), 0);
+	enum dev_isa other = d->isa;
+	dev_free(d);
+	if (other == ISA_PORTABLE)
+		skip();
+	(void)snprintf(dir, sizeof dir, "%s/elsewhere.state", w->dir);
+	o.eval_tokens = 150;
+	o.state_dir = dir;
+	assert_int_equal(run(w, &o, 1, NULL, &part), -EINTR);
+	part.die_at = 20;
+	assert_int_equal(run(w, &o, 1, NULL, &part), -EINTR);
+	assert_true(part.last.resumed > 0 && !*part.last.taken_on && part.last.inexact == 0);
+	isa = other;
+	part.die_at = 35;
+	int r = run(w, &o, 1, NULL, &part);
+	isa = ISA_PORTABLE;
+	assert_int_equal(r, -EINTR);
+	assert_true(part.last.resumed > 0);
+	assert_non_null(strstr(part.last.taken_on, "cpu portable"));
+	assert_null(strstr(part.last.device, "portable"));
+	assert_int_equal(part.last.inexact, 1);
+	isa = other;
+	part.die_at = 0;
+	r = run(w, &o, 1, NULL, &part);
+	isa = ISA_PORTABLE;
+	assert_int_equal(r, 0);
+	assert_string_equal(part.last.taken_on, "");
+	assert_int_equal(part.last.inexact, 1);
+}
+
 static void test_resume(void **state)
 {
 	struct offline_options o = plain();
@@ -318,7 +357,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_learns, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_held_out, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stream, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_resume, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_resume, setup, teardown), cmocka_unit_test_setup_teardown(test_resume_elsewhere, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_packed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_files_and_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
