@@ -5,10 +5,12 @@
  * which it is freed). Knows nothing of what is served.
  *
  * What a peer can take: a head of max_headers bytes and 20 s, a body of max_body bytes and 60 s,
- * 75 s of idleness, 64 KiB of requests sent ahead, 1 MiB of a stream unread, 60 s without reading, 120 s for
- * the end of a reply. All bodies together hold at most max_bodies, beyond the first 64 KiB of
+ * 75 s of idleness, 64 KiB of requests sent ahead, 1 MiB of a stream unread when its next event comes, 60 s without
+ * reading, 120 s for the end of a reply. All bodies together hold at most max_bodies, beyond the first 64 KiB of
  * each; a larger one that finds no room is refused with 503. No connections are accepted while seven eighths
  * of the process's descriptors are taken.
+ * A peer that ends its side while it is answered (shutdown, nc -N) counts as gone, as for nginx and uvicorn: until something is written to it that
+ * is the same as a hang-up, which must cancel what it asked for, and a reply that is not streamed is written at its end alone.
  * Threads: the loop's only.
  */
 #pragma once

@@ -1,7 +1,7 @@
 /* What the HTTP server writes: heads, whole replies, streams in chunks, and its own refusals.
  *
- * Everything goes into the connection's output buffer; a reader who is slow by more than MAX_OUTPUT of a
- * stream is cut off, so that nobody's answer is kept for ever.
+ * Everything goes into the connection's output buffer; a reader who has left more than MAX_OUTPUT of a stream unread when
+ * the next event comes is cut off, so that nobody's answer is kept for ever.
  */
 #include <string.h>
 #include <time.h>
@@ -89,7 +89,7 @@ int http_stream_send(struct http_request *r, const void *p, size_t len)
 
 	if (len == 0)
 		return 0;
-	if (evbuffer_get_length(out) + len > MAX_OUTPUT) {
+	if (evbuffer_get_length(out) > MAX_OUTPUT) { /* of what was sent before: one event may be larger, as the ids of a long prompt are */
 		http_cut(r);
 		return -EPIPE;
 	}

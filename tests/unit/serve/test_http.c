@@ -45,6 +45,25 @@ static void on_gone(void *arg)
 	atomic_fetch_add(&t.n_gone, 1);
 }
 
+enum { LARGE = 3 << 20 };
+
+/* Once its reader has read: a second event and the end. */
+static void end_held(void *arg)
+{
+	struct http_request *r = t.held;
+
+	(void)arg;
+	if (!r)
+		return;
+	if (http_stats(http_of(r)).unread > 0) {
+		(void)!loop_post(t.loop, end_held, NULL);
+		return;
+	}
+	t.held = NULL;
+	if (http_stream_send(r, "end", 3) == 0)
+		http_stream_end(r);
+}
+
 /* /echo gives the body back; /hold never answers; /stream sends until it is cut; /peer says who asks. */
 static void handle(void *ctx, struct http_request *r)
 {
@@ -67,6 +86,15 @@ static void handle(void *ctx, struct http_request *r)
 		http_stream_start(r, "text/plain");
 		while (http_stream_send(r, page, sizeof page) == 0)
 			;
+	} else if (strcmp(path, "/large") == 0) { /* one event of 3 MiB, and one more */
+		char *event = calloc(1, LARGE);
+		http_on_gone(r, on_gone, NULL);
+		http_stream_start(r, "text/plain");
+		if (event && http_stream_send(r, event, LARGE) == 0) {
+			t.held = r;
+			(void)!loop_post(t.loop, end_held, NULL);
+		}
+		free(event);
 	} else if (strcmp(path, "/brim") == 0) { /* 256 KiB that the loop had no time yet to write */
 		static const char page[8192];
 		bool fine = true;
@@ -253,6 +281,22 @@ static void test_streams(void **state)
 	assert_int_equal(200, ask("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
 	assert_string_equal("onetwo", body());
 	assert_non_null(strstr(answer, "Connection: close\r\n"));
+}
+
+/* What is bounded is what a reader leaves unread, not how large an event is. */
+static void test_large_event(void **state)
+{
+	int fd = dial(), gone = atomic_load(&t.n_gone);
+	size_t n = 0;
+	ssize_t k;
+
+	(void)state;
+	puts_to(fd, "GET /large HTTP/1.0\r\n\r\n");
+	while ((k = recv(fd, answer, sizeof answer, 0)) > 0)
+		n += (size_t)k;
+	close(fd);
+	assert_int_equal(gone, atomic_load(&t.n_gone));
+	assert_true(n > LARGE + 3);
 }
 
 static void test_pipelining(void **state)
@@ -568,7 +612,7 @@ static void test_last_requests(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_framings), cmocka_unit_test(test_streams), cmocka_unit_test(test_pipelining), cmocka_unit_test(test_broken_requests),
+		cmocka_unit_test(test_framings), cmocka_unit_test(test_streams), cmocka_unit_test(test_large_event), cmocka_unit_test(test_pipelining), cmocka_unit_test(test_broken_requests),
 		cmocka_unit_test(test_too_large), cmocka_unit_test(test_room_for_bodies), cmocka_unit_test(test_unread_is_counted), cmocka_unit_test(test_slow_and_idle),
 		cmocka_unit_test(test_hang_ups), cmocka_unit_test(test_many_connections), cmocka_unit_test(test_unix_socket),
 		cmocka_unit_test(test_chunk_cuts), cmocka_unit_test(test_last_requests),
