@@ -1,4 +1,4 @@
-/* Between worker.c (the thread and its commands) and worker_due.c (what the clock asks for). */
+/* Between worker.c (the thread), worker_obey.c (what commands do) and worker_due.c (what the clock asks for). */
 #pragma once
 #include <pthread.h>
 #include "daemon/base/clock.h"
@@ -46,6 +46,8 @@ struct worker {
 
 void worker_answer(struct worker *w, const struct command *c, json_t *reply /* taken */, const char *error, const char *message);
 json_t *worker_describe(struct worker *w);
+/* worker_obey.c: 0, or what ends the thread; then nobody has been answered yet. */
+int MUSTCHECK worker_obey(struct worker *w, const struct command *c, struct errtext *e);
 /* worker_due.c */
 int MUSTCHECK worker_due(struct worker *w, struct errtext *e);
 void worker_publish_now(struct worker *w, const struct command *c);
