@@ -4,8 +4,9 @@
  * chain over d), each 32-key page of V is one chain, blocks are merged in order.
  * A row that shares a tile with a longer one gets keys it may not see with weight
  * exactly 0 (their scores are replaced, not scaled, so stale memory is harmless),
- * and adding 0 changes nothing. Threads take runs of query rows of about equal
- * numbers of keys.
+ * and adding 0 changes nothing. Threads take runs of query rows as they come to
+ * them: what a row costs depends on more than its keys (does its context lie in a
+ * cache, do neighbours share it).
  */
 #include "kernels/cpu/attn.h"
 #include <math.h>
@@ -135,7 +136,8 @@ struct attn_job {
 	real scale;
 	real *mem; /* a block's memory for each thread */
 	char *tails; /* a tail's for each thread */
-	int64_t total;
+	int total; /* query rows, of all heads */
+	_Atomic int next;
 };
 
 /* Query rows of a sequence in work order: kv head, then position (of a tree: path), then head
@@ -172,41 +174,36 @@ static bool new_path(const struct attn_paths *t, int at)
 	return t && at && t->end[at] != t->end[at - 1];
 }
 
-static int64_t attn_cost(const struct attn_seq *s, int row)
+/* Rows [from, to) of a sequence, in as few blocks as may be */
+static void attn_rows(const struct attn_job *j, struct attn_block *b, const struct attn_seq *s, const struct attn_paths *t, int from, int to, char *tail)
 {
-	return s->n_past + row + 64;
+	int group = j->nh / j->pool->n_kv, per = s->n_rows * group;
+
+	b->pages = s->pages;
+	for (int i = from, end; i < to; i = end) {
+		int last = cpu_min(to, cpu_min(i + ATTN_ROWS, (i / per + 1) * per));
+		for (end = i + 1; end < last && !new_path(t, end % per / group); end++)
+			continue;
+		b->R = end - i;
+		attn_flush(j, b, s, t, i, tail);
+	}
 }
 
 static void attn_part(void *ctx, int t, int n)
 {
-	const struct attn_job *j = ctx;
-	int64_t from = j->total * t / n, to = j->total * (t + 1) / n, at = 0;
+	struct attn_job *j = ctx;
 	struct attn_block b = {.pool = j->pool, .layer = j->layer};
-
 	char *tail = j->tails + (size_t)t * attn_tail_bytes(j->k, j->pool);
+	int group = j->nh / j->pool->n_kv, least = (int)cpu_round_up((size_t)j->k->mr, (size_t)group), from, to;
 
 	attn_block_memory(&b, j->k, j->pool->d, j->mem + (size_t)t * attn_block_reals(j->k, j->pool->d));
-	for (int si = 0; si < j->n_seqs && at < to; si++) {
-		const struct attn_seq *s = &j->seqs[si];
-		const struct attn_paths *paths = s->parent ? &j->paths[si] : NULL;
-		int group = j->nh / j->pool->n_kv, per = s->n_rows * group, start = -1;
-		b.pages = s->pages;
-		for (int i = 0; i < s->n_rows * j->nh; i++) {
-			bool mine = at >= from && at < to; /* a row belongs to the thread its first unit of cost falls to */
-			at += attn_cost(s, i % per / group);
-			if (start >= 0 && (!mine || i % per == 0 || i - start == ATTN_ROWS || new_path(paths, i % per / group))) {
-				b.R = i - start;
-				attn_flush(j, &b, s, paths, start, tail);
-				start = -1;
-			}
-			if (mine && start < 0)
-				start = i;
+	while (cpu_next(&j->next, j->total, least, j->total, n, &from, &to))
+		for (int si = 0, at = 0; si < j->n_seqs && at < to; si++) {
+			const struct attn_seq *s = &j->seqs[si];
+			int rows = s->n_rows * j->nh;
+			attn_rows(j, &b, s, s->parent ? &j->paths[si] : NULL, cpu_max(from - at, 0), cpu_min(to - at, rows), tail);
+			at += rows;
 		}
-		if (start >= 0) {
-			b.R = s->n_rows * j->nh - start;
-			attn_flush(j, &b, s, paths, start, tail);
-		}
-	}
 }
 
 /* Order the rows of every tree; -EINVAL when one is none */
@@ -238,6 +235,7 @@ int cpu_attn(struct dev *d, real *out, int ldo, const real *q, int ldq, const st
 	if (nh <= 0 || nh % p->n_kv || layer < 0 || layer >= p->n_layer || ldo < nh * p->d || ldq < nh * p->d)
 		return cpu_bad(d, "attn");
 	size_t trees = 0;
+	double keys = 0;
 	for (int i = 0; i < n_seqs; i++) {
 		const struct attn_seq *s = &seqs[i];
 		trees += s->parent != NULL;
@@ -246,10 +244,10 @@ int cpu_attn(struct dev *d, real *out, int ldo, const real *q, int ldq, const st
 		for (int pg = 0; s->n_rows && pg <= (s->n_past + s->n_rows - 1) / p->page_tok; pg++)
 			if (s->pages[pg] >= (uint32_t)p->n_pages)
 				return cpu_bad(d, "attn: page past the pool");
-		for (int row = 0; row < s->n_rows; row++)
-			j.total += attn_cost(s, row) * nh;
+		j.total += s->n_rows * nh;
+		keys += (double)s->n_rows * nh * (s->n_past + 0.5 * s->n_rows + 64);
 	}
-	double work = 4.0 * (double)j.total * p->d;
+	double work = 4.0 * keys * p->d;
 	int threads = cpu_threads_for(d, work);
 	size_t blocks = cpu_round_up((size_t)threads * attn_block_reals(j.k, p->d) * sizeof *j.mem, 64);
 	size_t tails = trees ? (size_t)threads * attn_tail_bytes(j.k, p) : 0, paths = trees ? (size_t)n_seqs * sizeof *j.paths : 0;

@@ -58,29 +58,46 @@ void cpu_kv_free(struct dev *d, struct kv_pool *p)
 	p->bytes = 0;
 }
 
+/* One head of one position: k and v [d]. Keys lie nr apart from pk on, values in a piece of each panel from pv on; past d such a piece is 0. */
+static void put_bf16(const struct cpu_kernels *kn, uint16_t *pk, uint16_t *pv, size_t panel, const real *k, const real *v, int d)
+{
+	int nr = kn->nr, half = nr / 2;
+	for (int c = 0; c < d; c += nr, pv += panel) {
+		uint16_t kc[CPU_MAX_NR], vc[CPU_MAX_NR] = {0};
+		int n = cpu_min(nr, d - c);
+		kn->round_bf16(kc, k + c, n);
+		kn->round_bf16(vc, v + c, n);
+		for (int j = 0; j < n; j++)
+			pk[(size_t)(c + j) * (size_t)nr] = kc[j];
+		for (int j = 0; j < half; j++) { /* cpu_lane() */
+			pv[2 * j] = vc[j];
+			pv[2 * j + 1] = vc[j + half];
+		}
+	}
+}
+
+static void put_real(int nr, real *pk, real *pv, size_t panel, const real *k, const real *v, int d)
+{
+	for (int c = 0; c < d; c++)
+		pk[(size_t)c * (size_t)nr] = k[c];
+	for (int c = 0; c < d; c += nr, pv += panel)
+		memcpy(pv, v + c, (size_t)cpu_min(nr, d - c) * sizeof *pv);
+}
+
 /* All heads of one position: k and v [n_kv*d] */
 void cpu_kv_put(const struct cpu_kernels *kn, struct kv_pool *p, int layer, uint32_t slot, const real *k, const real *v)
 {
 	uint32_t page = slot / (uint32_t)p->page_tok;
-	int tok = (int)(slot % (uint32_t)p->page_tok), nr = kn->nr;
-	size_t ke = (size_t)p->page_tok * (size_t)p->d, ve = cpu_kv_head_elems(kn, p);
+	int tok = (int)(slot % (uint32_t)p->page_tok);
+	bool bf16 = p->type == DT_BF16;
+	size_t nr = (size_t)kn->nr, panel = (size_t)p->page_tok * nr, k0 = k_at(p, kn->nr, tok, 0, bf16), v0 = (size_t)tok * nr;
 
-	size_t k0 = k_at(p, nr, tok, 0, p->type == DT_BF16);
 	for (int h = 0; h < p->n_kv; h++, k += p->d, v += p->d) {
-		size_t hi = head_index(p, layer, page, h);
-		if (p->type == DT_BF16) {
-			uint16_t *pk = (uint16_t *)p->k + hi * ke + k0, *pv = (uint16_t *)p->v + hi * ve;
-			for (int c = 0; c < p->d; c++)
-				pk[(size_t)c * (size_t)nr] = f32_to_bf16((float)k[c]);
-			for (int c = 0; c < p->d; c++)
-				pv[v_at(p, nr, tok, c, true)] = f32_to_bf16((float)v[c]);
-		} else {
-			real *pk = (real *)p->k + hi * ke + k0, *pv = (real *)p->v + hi * ve;
-			for (int c = 0; c < p->d; c++)
-				pk[(size_t)c * (size_t)nr] = k[c];
-			for (int c = 0; c < p->d; c++)
-				pv[v_at(p, nr, tok, c, false)] = v[c];
-		}
+		void *hk = cpu_kv_head(kn, p, layer, page, h, false), *hv = cpu_kv_head(kn, p, layer, page, h, true);
+		if (bf16)
+			put_bf16(kn, (uint16_t *)hk + k0, (uint16_t *)hv + v0, panel, k, v, p->d);
+		else
+			put_real(kn->nr, (real *)hk + k0, (real *)hv + v0, panel, k, v, p->d);
 	}
 }
 

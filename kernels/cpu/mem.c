@@ -1,13 +1,15 @@
 /* Memory, scratch, failure texts, and how many threads a piece of work is worth. */
 #include "kernels/cpu/cpu.h"
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-/* Below this much work (about flops) a thread more costs more than it brings. */
-static const double WORK_PER_THREAD = 60e3;
+/* Below so much work each (about flops) a thread more costs more than it brings: so much for every thread that takes part, since all of them look at
+ * one word, up to a limit. */
+static const double WORK_EACH = 5e3, WORK_MOST = 60e3;
 
 void *cpu_alloc_bytes(size_t bytes)
 {
@@ -54,8 +56,8 @@ void *cpu_scratch(struct dev *d, size_t bytes)
 int cpu_threads_for(const struct dev *d, double work)
 {
 	int n = d->n_threads;
-	if (work < WORK_PER_THREAD * n)
-		n = cpu_max(1, (int)(work / WORK_PER_THREAD));
+	while (n > 1 && work < n * fmin(n * WORK_EACH, WORK_MOST))
+		n--;
 	return n;
 }
 
