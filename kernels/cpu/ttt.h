@@ -11,6 +11,7 @@ struct ttt_job {
 	const uint32_t *lo, *hi; /* a block of other rows' keys: row t sees [lo[t], hi[t]); NULL: its own past */
 	int n, nk, nh, nkv, hd; /* query rows, trunk keys */
 	real scale;
+	bool pairs; /* backward: products in bf16 */
 	struct kv_pool pool; /* forward: trunk keys and values as pages */
 	_Atomic int next; /* piece of work that no thread has */
 	real *mem; /* threads' working memory */
