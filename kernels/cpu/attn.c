@@ -189,12 +189,19 @@ static void attn_rows(const struct attn_job *j, struct attn_block *b, const stru
 	}
 }
 
+/* Rows that a thread takes at least: heads that share their keys, a tile of them or more, but no more than its share where all are few. */
+static int attn_least(const struct attn_job *j, int threads)
+{
+	int group = j->nh / j->pool->n_kv, share = cpu_max(1, j->total / threads);
+	return share < group ? share : cpu_min((int)cpu_round_up((size_t)j->k->mr, (size_t)group), share / group * group);
+}
+
 static void attn_part(void *ctx, int t, int n)
 {
 	struct attn_job *j = ctx;
 	struct attn_block b = {.pool = j->pool, .layer = j->layer};
 	char *tail = j->tails + (size_t)t * attn_tail_bytes(j->k, j->pool);
-	int group = j->nh / j->pool->n_kv, least = (int)cpu_round_up((size_t)j->k->mr, (size_t)group), from, to;
+	int least = attn_least(j, n), from, to;
 
 	attn_block_memory(&b, j->k, j->pool->d, j->mem + (size_t)t * attn_block_reals(j->k, j->pool->d));
 	while (cpu_next(&j->next, j->total, least, j->total, n, &from, &to))
