@@ -5,8 +5,8 @@
  * which it is freed). Knows nothing of what is served.
  *
  * What a peer can take: a head of max_headers bytes and 20 s, a body of max_body bytes and 60 s,
- * 75 s of idleness, 64 KiB of requests sent ahead, 1 MiB of a stream unread when its next event comes, 60 s without
- * reading, 120 s for the end of a reply. All bodies together hold at most max_bodies, beyond the first 64 KiB of
+ * 75 s of idleness, 64 KiB of requests sent ahead, 1 MiB of a stream unread when its next event comes (beside
+ * http_stream_allow), 60 s without reading, 120 s for the end of a reply. All bodies together hold at most max_bodies, beyond the first 64 KiB of
  * each; a larger one that finds no room is refused with 503. No connections are accepted while seven eighths
  * of the process's descriptors are taken.
  * A peer that ends its side while it is answered (shutdown, nc -N) counts as gone, as for nginx and uvicorn: until something is written to it that
@@ -66,6 +66,8 @@ void http_set_header(struct http_request *r, const char *name, const char *value
 void http_reply(struct http_request *r, int status, const char *type, const void *body, size_t len); /* ends r */
 
 void http_stream_start(struct http_request *r, const char *type);
-/* -EPIPE: the reader is too slow and was cut (on_gone has been called, r is gone). */
+/* http_stream_send: -EPIPE: the reader is too slow and was cut (on_gone has been called, r is gone). */
+/* So much is sent once, at the length that was asked for, and may lie unread beside the rest: what is sent right behind it finds it unread, however fast the reader. */
+void http_stream_allow(struct http_request *r, size_t len);
 int MUSTCHECK http_stream_send(struct http_request *r, const void *p, size_t len);
 void http_stream_end(struct http_request *r); /* ends r */

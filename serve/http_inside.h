@@ -46,6 +46,7 @@ struct http_request {
 	/* the reply */
 	struct buf headers;
 	bool chunked_out;
+	size_t allowed; /* of the stream: what may lie unread beside MAX_OUTPUT */
 	void (*on_gone)(void *arg);
 	void *arg;
 };

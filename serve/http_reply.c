@@ -1,7 +1,7 @@
 /* What the HTTP server writes: heads, whole replies, streams in chunks, and its own refusals.
  *
- * Everything goes into the connection's output buffer; a reader who has left more than MAX_OUTPUT of a stream unread when
- * the next event comes is cut off, so that nobody's answer is kept for ever.
+ * Everything goes into the connection's output buffer; a reader who has left more than MAX_OUTPUT of a stream unread, beside
+ * what was allowed for, when the next event comes is cut off, so that nobody's answer is kept for ever.
  */
 #include <string.h>
 #include <time.h>
@@ -74,12 +74,18 @@ void http_stream_start(struct http_request *r, const char *type)
 {
 	http_set_header(r, "Cache-Control", "no-cache");
 	r->chunked_out = r->head.v11;
+	r->allowed = 0;
 	if (r->chunked_out)
 		http_set_header(r, "Transfer-Encoding", "chunked");
 	else
 		r->close_after = true; /* its end is the end of the stream */
 	write_head(r, 200, type);
 	(void)evbuffer_add(bufferevent_get_output(r->bev), "\r\n", 2);
+}
+
+void http_stream_allow(struct http_request *r, size_t len)
+{
+	r->allowed += len;
 }
 
 int http_stream_send(struct http_request *r, const void *p, size_t len)
@@ -89,7 +95,7 @@ int http_stream_send(struct http_request *r, const void *p, size_t len)
 
 	if (len == 0)
 		return 0;
-	if (evbuffer_get_length(out) > MAX_OUTPUT) { /* of what was sent before: one event may be larger, as the ids of a long prompt are */
+	if (evbuffer_get_length(out) > MAX_OUTPUT + r->allowed) { /* of what was sent before: one event may be larger */
 		http_cut(r);
 		return -EPIPE;
 	}

@@ -127,8 +127,8 @@ void reply_whole(struct completion *c)
 	c->http = NULL;
 }
 
-/* One event. false: the reader was cut (on_gone has cleared c->http). */
-static bool send_event(struct completion *c, json_t *j)
+/* One event; `opening`: it repeats the prompt, which may be long. false: the reader was cut (on_gone has cleared c->http). */
+static bool send_event(struct completion *c, json_t *j, bool opening)
 {
 	char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	struct buf b = BUF_INIT(0);
@@ -142,6 +142,8 @@ static bool send_event(struct completion *c, json_t *j)
 		r = buf_puts(&b, "data: ");
 	if (r == 0 && (r = buf_puts(&b, text)) == 0)
 		r = buf_puts(&b, "\n\n");
+	if (opening)
+		http_stream_allow(c->http, b.len);
 	if (r == 0)
 		r = http_stream_send(c->http, b.data, b.len);
 	buf_done(&b);
@@ -149,12 +151,12 @@ static bool send_event(struct completion *c, json_t *j)
 	return r == 0 || c->http != NULL; /* out of memory drops an event, not the stream */
 }
 
-static bool send_choice(struct completion *c, json_t *choice)
+static bool send_choice(struct completion *c, json_t *choice, bool opening)
 {
 	json_t *choices = json_array();
 
 	json_array_append_new(choices, choice);
-	return send_event(c, envelope(c, c->q.chat ? "chat.completion.chunk" : "text_completion", choices));
+	return send_event(c, envelope(c, c->q.chat ? "chat.completion.chunk" : "text_completion", choices), opening);
 }
 
 static json_t *chunk_choice(const struct choice *x, json_t *delta_or_text, json_t *logprobs, const char *reason)
@@ -175,18 +177,19 @@ static bool send_role(struct completion *c, struct choice *x)
 	j = chunk_choice(x, c->q.chat ? json_pack("{s:s,s:s}", "role", "assistant", "content", "") : json_string(""), json_null(), NULL);
 	if (j && c->q.return_ids)
 		json_object_set_new(j, "prompt_token_ids", ids_json(c->q.prompts[x->prompt].ids, c->q.prompts[x->prompt].n));
-	return send_choice(c, j);
+	return send_choice(c, j, c->q.return_ids);
 }
 
 static bool send_text(struct completion *c, struct choice *x, const char *p, size_t n)
 {
 	json_t *text = json_stringn(p, n), *j;
+	bool opening = c->q.echo && x->n_told == 0;
 
 	j = chunk_choice(x, c->q.chat ? json_pack("{s:o}", "content", text) : text, logprobs_json(x, x->n_told), NULL);
 	if (j && c->q.return_ids)
 		json_object_set_new(j, "token_ids", ids_json(x->inbox + x->n_told, x->n_tokens - x->n_told));
 	x->n_told = x->n_tokens;
-	return send_choice(c, j);
+	return send_choice(c, j, opening);
 }
 
 /* Calls go out whole: the deltas that clients join are one a call. */
@@ -201,7 +204,7 @@ static bool send_calls(struct completion *c, struct choice *x)
 		json_object_set_new(one, "index", json_integer((json_int_t)i));
 		json_array_append_new(list, one);
 	}
-	return send_choice(c, chunk_choice(x, json_pack("{s:o}", "tool_calls", list), json_null(), NULL));
+	return send_choice(c, chunk_choice(x, json_pack("{s:o}", "tool_calls", list), json_null(), NULL), false);
 }
 
 bool reply_chunk(struct completion *c, struct choice *x)
@@ -222,7 +225,7 @@ bool reply_chunk(struct completion *c, struct choice *x)
 	if (x->calls && !send_calls(c, x))
 		return false;
 	x->finish_sent = true;
-	return send_choice(c, chunk_choice(x, c->q.chat ? json_object() : json_string(""), json_null(), x->reason));
+	return send_choice(c, chunk_choice(x, c->q.chat ? json_object() : json_string(""), json_null(), x->reason), false);
 }
 
 static bool send_done(struct completion *c)
@@ -242,7 +245,7 @@ bool reply_end(struct completion *c)
 		json_t *j = envelope(c, c->q.chat ? "chat.completion.chunk" : "text_completion", json_array());
 		if (j)
 			json_object_set_new(j, "usage", usage(c));
-		if (!send_event(c, j))
+		if (!send_event(c, j, false))
 			return false;
 	}
 	return send_done(c);
@@ -254,6 +257,6 @@ void reply_broken(struct completion *c, int status, const char *message)
 
 	(void)openai_fail(&e, status, "", status == 504 ? "deadline_exceeded" : "engine_error", "%s", message);
 	front_metrics_refused(c->o->metrics, e.status);
-	if (send_event(c, openai_error_json(&e)))
+	if (send_event(c, openai_error_json(&e), false))
 		(void)send_done(c);
 }

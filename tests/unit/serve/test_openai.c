@@ -197,6 +197,31 @@ static void test_a_slow_reader_is_cut(void **state)
 	close(fd);
 }
 
+/* What is there at once, because it was asked for at that length, is not held against who reads it: 1.9 MB, of which each choice has the prompt's ids or text. */
+static void test_a_long_opening_cuts_nobody(void **state)
+{
+	enum { N = 30000 };
+	char *body = malloc(2 * N + 200);
+
+	(void)state;
+	for (int echo = 0; echo < 2; echo++) {
+		struct answer a;
+		size_t n = (size_t)sprintf(body, "{\"stream\":true,\"n\":32,\"%s\":true,\"prompt\":%s", echo ? "echo" : "return_token_ids", echo ? "\"" : "[");
+		for (int i = 0; i < N; i++, n += 2)
+			memcpy(body + n, echo ? "aa" : i ? ",1" : " 1", 2);
+		(void)sprintf(body + n, "%s}", echo ? "\"" : "]");
+		fake_reset();
+		say("abc");
+		a = post("/v1/completions", body);
+		assert_int_equal(200, a.status);
+		assert_true(strlen(a.body) > 32 * 2 * N);
+		assert_non_null(strstr(a.body, "data: [DONE]"));
+		assert_int_equal(0, atomic_load(&fake.n_cancelled));
+		free(a.head);
+	}
+	free(body);
+}
+
 static void test_queue_full(void **state)
 {
 	struct answer a;
@@ -571,7 +596,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_whole_reply),	    cmocka_unit_test(test_defaults),	     cmocka_unit_test(test_stream_says_the_same),
 		cmocka_unit_test(test_stop_strings),	    cmocka_unit_test(test_length_and_choices), cmocka_unit_test(test_hanging_up_cancels),
-		cmocka_unit_test(test_a_slow_reader_is_cut), cmocka_unit_test(test_queue_full),	     cmocka_unit_test(test_engine_errors),
+		cmocka_unit_test(test_a_slow_reader_is_cut), cmocka_unit_test(test_a_long_opening_cuts_nobody), cmocka_unit_test(test_queue_full), cmocka_unit_test(test_engine_errors),
 		cmocka_unit_test(test_bad_requests),	    cmocka_unit_test(test_sizes),	     cmocka_unit_test(test_labels),
 		cmocka_unit_test(test_members_are_bounded),
 		cmocka_unit_test(test_small_endpoints),	    cmocka_unit_test(test_tokenize_and_back),
