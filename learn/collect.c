@@ -115,7 +115,7 @@ static int collect(struct collecting *x, struct errtext *e)
 		r = pool_sync(x->pool);
 	fprintf(stderr, "\n");
 	if (!r && x->src->partitions(x->src) <= 0)
-		return errtext_set(e, -EHOSTUNREACH, "nobody answers at %.100s: %.100s", x->o->source.brokers, x->src->trouble(x->src));
+		return errtext_set(e, -EHOSTUNREACH, "nothing can be read at %.100s: %.100s", x->o->source.brokers, x->src->trouble(x->src));
 	return r ? errtext_set(e, r, "collect: %s", strerror(-r)) : 0;
 }
 

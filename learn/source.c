@@ -85,7 +85,9 @@ static void ask_metadata(struct kafka *k)
 		return;
 	int wait_ms = k->n ? META_LATER_MS : META_FIRST_MS;
 	rd_kafka_resp_err_t err = rd_kafka_metadata(k->rk, 0, t, &md, wait_ms);
-	if (!err && md->topic_cnt == 1 && !md->topics[0].err && md->topics[0].partition_cnt > k->n) {
+	if (!err && md->topic_cnt == 1)
+		err = md->topics[0].err; /* there is none, or we may not */
+	if (!err && md->topic_cnt == 1 && md->topics[0].partition_cnt > k->n) {
 		int n = md->topics[0].partition_cnt < MAX_PARTITIONS ? md->topics[0].partition_cnt : MAX_PARTITIONS;
 		struct part *p = realloc(k->parts, (size_t)n * sizeof *p);
 		if (p) {

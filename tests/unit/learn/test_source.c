@@ -1,5 +1,5 @@
 /* The Kafka consumer against librdkafka's mock broker: the first record is read however long this thread is kept from running; what troubles
- * it is told until a read succeeds again, and no longer.
+ * it is told until a read succeeds again, and no longer; so is what the brokers have against the topic.
  */
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -117,8 +117,37 @@ static void a_broker_comes_back(void **state)
 	rd_kafka_destroy(p);
 }
 
+/* The brokers answer, and what they say of the topic is no: that is told, for as long as they say it. */
+static void what_is_said_of_the_topic_is_told(void **state)
+{
+	rd_kafka_t *p = producer();
+	rd_kafka_mock_cluster_t *mock = rd_kafka_mock_cluster_new(p, 1);
+	struct source_options o = {.brokers = rd_kafka_mock_cluster_bootstraps(mock), .topic = "traces"};
+	struct source *s = NULL;
+	struct errtext e = {""};
+	int64_t at = 0;
+	(void)state;
+	assert_int_equal(rd_kafka_mock_topic_create(mock, "traces", 1, 1), 0);
+	rd_kafka_mock_topic_set_error(mock, "traces", RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED);
+	assert_int_equal(source_kafka_new(&o, &s, &e), 0);
+	uint64_t until = clock_us() + 30000000;
+	while (!strstr(s->trouble(s), "authorization")) {
+		assert_false(read_one(s, &at));
+		assert_true(clock_us() < until);
+	}
+	rd_kafka_mock_topic_set_error(mock, "traces", RD_KAFKA_RESP_ERR_NO_ERROR);
+	produce(o.brokers);
+	until = clock_us() + 30000000;
+	while (!read_one(s, &at))
+		assert_true(clock_us() < until);
+	assert_string_equal(s->trouble(s), "");
+	s->free(s);
+	rd_kafka_mock_cluster_destroy(mock);
+	rd_kafka_destroy(p);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(no_record_is_passed_over), cmocka_unit_test(a_broker_comes_back)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(no_record_is_passed_over), cmocka_unit_test(a_broker_comes_back), cmocka_unit_test(what_is_said_of_the_topic_is_told)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
