@@ -30,7 +30,8 @@ struct link_ops;
 enum dev_kind { DEV_AUTO, DEV_CPU, DEV_CUDA };
 enum dev_isa { ISA_AUTO, ISA_PORTABLE, ISA_AVX2, ISA_AVX512 /* F+BW+VL+BF16 */ };
 /* On a GPU: strict holds the law of summation order of ops.h for serving, fast does not. On a CPU the law always holds, and fast
- * concerns training's products alone (gemm): in bf16 with f32 sums, where the path has them (avx512), else in f32 as strict has them. */
+ * concerns training's products alone (gemm, and those of ttt_attn_backward): in bf16 with f32 sums, where the path has them (avx512), else in f32 as
+ * strict has them. */
 enum dev_math { MATH_STRICT, MATH_FAST };
 
 struct dev {
