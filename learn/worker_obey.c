@@ -38,25 +38,33 @@ static void note_gain(struct worker *w, const struct command *c, json_t *reply)
 	w->judged.gain = rounds > 0 ? sum / rounds : 0;
 }
 
+/* What asks and changes nothing came to r: the answer to who asked; or, where that is no word on the question, what ends the thread. */
+static int answer_asked(struct worker *w, const struct command *c, int r, json_t *reply, const char *not_enough, const char *what, const struct errtext *why, struct errtext *e)
+{
+	const char *text = *why->text || r >= 0 ? why->text : strerror(-r);
+	if (r > 0)
+		worker_answer(w, c, NULL, "io.redraft.NotEnough", not_enough);
+	else if (r == -EINVAL || r == -ENOENT)
+		worker_answer(w, c, NULL, "io.redraft.BadVersion", text);
+	else if (r)
+		return errtext_set(e, r, "%s: %s", what, text);
+	else
+		worker_answer(w, c, reply, NULL, NULL);
+	return 0;
+}
+
 static int do_evaluate(struct worker *w, const struct command *c, struct errtext *e)
 {
 	json_t *reply = NULL;
 	uint64_t t0 = clock_us();
 	struct errtext why = {""};
 	int r = evaluate(w->l, c->version, c->live, c->k > 0 && c->k <= TTT_MAX_STEPS ? c->k : w->o.pace.gate_k, c->pinned ? &c->older : NULL, &reply, &why);
-	if (r == EVALUATE_E_NOT_ENOUGH)
-		worker_answer(w, c, NULL, "io.redraft.NotEnough", "no request recorded since the candidate was published has closed yet");
-	else if (r == -EINVAL || r == -ENOENT)
-		worker_answer(w, c, NULL, "io.redraft.BadVersion", *why.text ? why.text : strerror(-r));
-	else if (r)
-		return errtext_set(e, r, "evaluate: %s", *why.text ? why.text : strerror(-r));
-	else {
+	if (!r) {
 		note_gain(w, c, reply);
 		log_info("evaluated version %u against %u on %d requests and %d pinned ones in %" PRIu64 " ms", c->version, c->live,
 			 (int)json_array_size(json_object_get(reply, "pairs")), (int)json_array_size(json_object_get(reply, "pinned")), (clock_us() - t0) / 1000);
-		worker_answer(w, c, reply, NULL, NULL);
 	}
-	return 0;
+	return answer_asked(w, c, r, reply, "no request recorded since the candidate was published has closed yet", "evaluate", &why, e);
 }
 
 static int do_compare(struct worker *w, const struct command *c, struct errtext *e)
@@ -64,15 +72,7 @@ static int do_compare(struct worker *w, const struct command *c, struct errtext 
 	json_t *reply = NULL;
 	struct errtext why = {""};
 	int r = served_compare(w->l, c->version, c->k, &reply, &why);
-	if (r == SERVED_E_NOT_ENOUGH)
-		worker_answer(w, c, NULL, "io.redraft.NotEnough", "no round that this version served is in the pool");
-	else if (r == -EINVAL || r == -ENOENT)
-		worker_answer(w, c, NULL, "io.redraft.BadVersion", *why.text ? why.text : strerror(-r));
-	else if (r)
-		return errtext_set(e, r, "compare: %s", *why.text ? why.text : strerror(-r));
-	else
-		worker_answer(w, c, reply, NULL, NULL);
-	return 0;
+	return answer_asked(w, c, r, reply, "no round that this version served is in the pool", "compare", &why, e);
 }
 
 static int do_replay(struct worker *w, const struct command *c, struct errtext *e)
@@ -80,15 +80,7 @@ static int do_replay(struct worker *w, const struct command *c, struct errtext *
 	json_t *reply = NULL;
 	struct errtext why = {""};
 	int r = evaluate_newest(w->l, c->version, c->k, w->o.pace.gate_k, &reply, &why);
-	if (r == EVALUATE_E_NOT_ENOUGH)
-		worker_answer(w, c, NULL, "io.redraft.NotEnough", "no request of the pool has its whole history");
-	else if (r == -EINVAL || r == -ENOENT)
-		worker_answer(w, c, NULL, "io.redraft.BadVersion", *why.text ? why.text : strerror(-r));
-	else if (r)
-		return errtext_set(e, r, "replay: %s", *why.text ? why.text : strerror(-r));
-	else
-		worker_answer(w, c, reply, NULL, NULL);
-	return 0;
+	return answer_asked(w, c, r, reply, "no request of the pool has its whole history", "replay", &why, e);
 }
 
 static int do_purge(struct worker *w, const struct command *c, struct errtext *e)

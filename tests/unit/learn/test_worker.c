@@ -85,8 +85,37 @@ static void test_rebase_to_what_cannot_be_read(void **unused)
 	world_done(&w);
 }
 
+/* Questions about a version that is not there are answered, and end nothing. */
+static void test_questions_about_what_is_not_there(void **unused)
+{
+	static const enum command_kind asked[] = {CMD_EVALUATE, CMD_COMPARE, CMD_REPLAY};
+	struct world w;
+	struct heard h;
+	struct answer a;
+	char state[300];
+	(void)unused;
+	world_init(&w, 4);
+	(void)snprintf(state, sizeof state, "%s/s", w.dir);
+	struct worker *x = begin(&w, state, script(), &h);
+	until(x, NULL, "step", 3);
+	a.loop = h.loop;
+	for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+		ask(x, asked[i], &a);
+		assert_int_equal(loop_run(h.loop), 0);
+		assert_int_equal(a.n, 1);
+		assert_string_equal(a.error, "io.redraft.BadVersion");
+		assert_true(a.text[0] != 0);
+	}
+	until(x, NULL, "step", number(x, NULL, "step") + 2);
+	worker_stop(x);
+	assert_int_equal(h.n, 0);
+	loop_free(h.loop);
+	world_done(&w);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop), cmocka_unit_test(test_bad_state), cmocka_unit_test(test_rebase_to_what_cannot_be_read)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop), cmocka_unit_test(test_bad_state), cmocka_unit_test(test_rebase_to_what_cannot_be_read),
+					   cmocka_unit_test(test_questions_about_what_is_not_there)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
