@@ -182,7 +182,7 @@ static void attn_rows(const struct attn_job *j, struct attn_block *b, const stru
 	b->pages = s->pages;
 	for (int i = from, end; i < to; i = end) {
 		int last = cpu_min(to, cpu_min(i + ATTN_ROWS, (i / per + 1) * per));
-		for (end = i + 1; end < last && !new_path(t, end % per / group); end++)
+		for (end = i + 1; end < last && (end % group || !new_path(t, end % per / group)); end++) /* heads that share keys share their path */
 			continue;
 		b->R = end - i;
 		attn_flush(j, b, s, t, i, tail);
