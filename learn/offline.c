@@ -55,6 +55,13 @@ static bool trained(const struct offline *x, int run)
 	return x->judge || !x->held[run];
 }
 
+/* Rows of a window that have weight, about: without prompts those that were generated, of which a reply's end has most. */
+static int weighted_rows(const struct offline *x, const struct run *run, int row0, int n)
+{
+	int from = x->o->prompt_rows ? 0 : run->n - run->n_gen;
+	return row0 + n <= from ? 0 : row0 > from ? n : row0 + n - from;
+}
+
 static int make_lessons(struct offline *x, int64_t *ret_rows)
 {
 	const struct runs *all = &x->corpus->runs;
@@ -69,9 +76,9 @@ static int make_lessons(struct offline *x, int64_t *ret_rows)
 					return -ENOMEM;
 				x->lesson = v;
 			}
-			int left = all->v[i].n - at;
-			x->lesson[x->n_lessons++] = (struct lesson){.run = i, .row0 = at, .n = left < x->o->max_rows ? left : x->o->max_rows};
-			rows += left < x->o->max_rows ? left : x->o->max_rows;
+			int left = all->v[i].n - at, n = left < x->o->max_rows ? left : x->o->max_rows;
+			x->lesson[x->n_lessons++] = (struct lesson){.run = i, .row0 = at, .n = n};
+			rows += weighted_rows(x, &all->v[i], at, n);
 		}
 	x->order = malloc(((size_t)x->n_lessons + 1) * sizeof *x->order);
 	*ret_rows = rows;
@@ -154,7 +161,7 @@ static int begin(struct offline *x, const struct draft *start, int64_t rows, str
 	double again = o->stream ? 1 / (1 - o->replay_share) : o->epochs;
 	int64_t all = (int64_t)((double)rows * again), most = o->tokens && o->tokens < all ? o->tokens : all;
 	x->rep.tokens_total = most;
-	x->rep.steps = (int64_t)ceil((double)packs(x) * again * ((double)most / (double)all));
+	x->rep.steps = (int64_t)ceil((double)packs(x) * again * ((double)most / (double)(all ? all : 1)));
 	t.total_steps = o->cosine ? x->rep.steps + 1 : 0;
 	int r = start ? copy_draft(x, start) : first_draft(x, e);
 	if (!r)

@@ -171,6 +171,15 @@ static void test_held_out(void **state)
 	o.tokens = 100;
 	go(w, &o, 1, NULL, &b);
 	assert_true(b.last.tokens >= 100 && b.last.tokens < 100 + ROWS);
+	/* the end that was foreseen, which a falling rate falls to, is the one that came, of replies alone too */
+	for (int prompts = 0; prompts < 2; prompts++) {
+		o = plain();
+		o.prompt_rows = prompts;
+		o.tokens = 700;
+		go(w, &o, 1, NULL, &a);
+		if (!(llabs(a.last.step - a.last.steps) <= 3))
+			fail_msg("%d steps were foreseen, %d came", (int)a.last.steps, (int)a.last.step);
+	}
 }
 
 /* In the order of the stream every run comes once, with replay some more; kept teachers change nothing. */
