@@ -9,6 +9,7 @@
  *   prefill_512      tokens/s, chunks of 128
  *   verify_5, _8     ms of a forward of five or eight rows at context 128, against one of one row
  *   drafted_k3_best  tokens/s of a pair with known acceptance (every proposal taken), against the same target plain
+ *   drafted_k7_best  ... seven at a time
  *   drafted_k3_worst ... and with a draft whose proposals are never taken
  *   adaptive_best, adaptive_worst   the same pairs with draft.mode auto, against plain, when twelve requests have shown it what pays
  * Both arms of a ratio alternate in one process; value and ci are medians and quartiles over
@@ -246,6 +247,20 @@ static double serve_one(struct engine *g, bool draft, struct request_stats *ret)
 	return (double)(w.n - 1) * 1e6 / (double)(clock_us() - w.first_us);
 }
 
+/* Drafted as g now drafts, in turn with plain */
+static void against_plain(struct engine *g, const char *figure, int threads)
+{
+	struct request_stats s = {0};
+	double v[REPS], ratio[REPS];
+	for (int r = 0; r < REPS; r++) {
+		double plain = serve_one(g, false, &s);
+		v[r] = serve_one(g, true, &s);
+		ratio[r] = v[r] / plain;
+	}
+	fprintf(stderr, "%s: %u of %u proposals accepted in %u rounds\n", figure, s.accepted, s.proposed, s.rounds);
+	emit(figure, v, REPS, "tok/s", "plain", ratio, threads);
+}
+
 static void bench_pair(struct dev *d, struct target *t, int threads)
 {
 	struct muted src = {.g = t->gguf};
@@ -263,29 +278,19 @@ static void bench_pair(struct dev *d, struct target *t, int threads)
 		die("engine", &e);
 	snprintf(dir, sizeof dir, "/tmp/redraft-bench-%d", (int)getpid());
 	for (int worst = 0; worst < 2; worst++) {
-		double v[REPS], ratio[REPS];
 		write_draft(t, dir, worst ? -1 : 1);
 		if (engine_load(g, 1 + (uint32_t)worst, dir, sha, &e) || engine_activate(g, 1 + (uint32_t)worst, false, 0, &e))
 			die("load", &e);
-		for (int r = 0; r < REPS; r++) {
-			double plain = serve_one(g, false, &s);
-			v[r] = serve_one(g, true, &s);
-			ratio[r] = v[r] / plain;
-		}
-		fprintf(stderr, "%s: %u of %u proposals accepted in %u rounds\n", worst ? "worst" : "best", s.accepted, s.proposed, s.rounds);
-		emit(worst ? "drafted_k3_worst" : "drafted_k3_best", v, REPS, "tok/s", "plain", ratio, threads);
-		engine_set_draft_mode(g, DRAFT_AUTO);
+		against_plain(g, worst ? "drafted_k3_worst" : "drafted_k3_best", threads);
 		engine_set_draft_k(g, 7);
+		if (!worst)
+			against_plain(g, "drafted_k7_best", threads);
+		engine_set_draft_mode(g, DRAFT_AUTO);
 		for (int i = 0; i < FINDS_OUT; i++)
 			serve_one(g, true, &s);
-		for (int r = 0; r < REPS; r++) {
-			double plain = serve_one(g, false, &s);
-			v[r] = serve_one(g, true, &s);
-			ratio[r] = v[r] / plain;
-		}
+		against_plain(g, worst ? "adaptive_worst" : "adaptive_best", threads);
 		engine_set_draft_mode(g, DRAFT_CHAIN);
 		engine_set_draft_k(g, 3);
-		emit(worst ? "adaptive_worst" : "adaptive_best", v, REPS, "tok/s", "plain", ratio, threads);
 		if (fs_remove_tree(dir))
 			die("clean up", NULL);
 	}
