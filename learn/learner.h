@@ -23,7 +23,7 @@ struct learner_options {
 	const char *state_dir, *store;
 	const struct trainer_kind *kind;
 	int grid[3];                  /* ranks, ulysses and data by which the steps of the journal are taken; set from train, {0} until a config says */
-	char device[TRAINER_DEVICE_NAME];              /* on which they are taken, and how it adds, as far as that bears on bits; set by learner_open, "" where a journal does not say */
+	char device[TRAINER_DEVICE_NAME]; /* on which they are taken, and how it adds, as far as that bears on bits; set by learner_open, "" where a journal does not say */
 	struct train_options train;
 	uint64_t seed;
 	int pack_rows; /* a step takes further runs while they fit into so many rows, max_rows at most; 0 = one run a step */
@@ -126,7 +126,7 @@ struct learner {
 	} saved, candidate;
 	uint32_t kept_first[2];   /* oldest segment that the two kept checkpoints need */
 	bool repeating;           /* applying old entries */
-	char device[TRAINER_DEVICE_NAME];          /* ours, as in the options */
+	char device[TRAINER_DEVICE_NAME]; /* ours, as in the options */
 	int64_t elsewhere;        /* steps repeated here that were taken on another device, or added in another order */
 	struct learner_counts n;
 	struct train_result last; /* of the last step with a result */

@@ -66,8 +66,8 @@ void http_set_header(struct http_request *r, const char *name, const char *value
 void http_reply(struct http_request *r, int status, const char *type, const void *body, size_t len); /* ends r */
 
 void http_stream_start(struct http_request *r, const char *type);
-/* http_stream_send: -EPIPE: the reader is too slow and was cut (on_gone has been called, r is gone). */
 /* So much is sent once, at the length that was asked for, and may lie unread beside the rest: what is sent right behind it finds it unread, however fast the reader. */
 void http_stream_allow(struct http_request *r, size_t len);
+/* -EPIPE: the reader is too slow and was cut (on_gone has been called, r is gone). */
 int MUSTCHECK http_stream_send(struct http_request *r, const void *p, size_t len);
 void http_stream_end(struct http_request *r); /* ends r */
