@@ -118,6 +118,12 @@ static inline size_t cpu_round_up(size_t n, size_t to)
 	return (n + to - 1) / to * to;
 }
 
+/* k as pairs take it */
+static inline int cpu_even(int k)
+{
+	return k + k % 2;
+}
+
 /* Part t of n of [0, total), cut at multiples of unit. */
 static inline void cpu_split(int total, int unit, int t, int n, int *ret_from, int *ret_to)
 {

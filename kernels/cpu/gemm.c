@@ -38,7 +38,7 @@ struct gemm_job {
 /* As packed: pairs have an even number of k */
 static int gemm_even(const struct gemm_job *j, int k)
 {
-	return j->pairs ? (k + 1) / 2 * 2 : k;
+	return j->pairs ? cpu_even(k) : k;
 }
 
 static void gemm_strips(const struct gemm_job *j, void *dst, int w, const real *src, size_t ks, size_t js, int n, int kc)
@@ -128,7 +128,7 @@ int cpu_gemm(struct dev *d, real *C, int ldc, bool tA, const real *A, int lda, b
 		.B = B,
 		.ks = tB ? 1 : (size_t)ldb,
 		.js = tB ? (size_t)ldb : 1,
-		.pairs = d->math == MATH_FAST && cpu_of(d)->k->dot_pairs,
+		.pairs = d->math == MATH_FAST, /* only where there are any (dev_cpu.c) */
 	};
 	if (M == 0 || N == 0)
 		return 0;

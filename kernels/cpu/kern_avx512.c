@@ -133,7 +133,7 @@ static inline __mmask16 lanes(int n) /* the first n of 16 */
 /* js == 1: pairs of two rows; the second may be missing */
 static void pack_pair_rows(uint16_t *dst, int w, const float *src, size_t ks, int n, int kc)
 {
-	size_t even = (size_t)(kc + kc % 2);
+	size_t even = (size_t)cpu_even(kc);
 	for (int k0 = 0; k0 < kc; k0 += 2 * PAIRS_AT_ONCE)
 		for (int j = 0; j < n; j += w)
 			for (int k = k0; k < kc && k < k0 + 2 * PAIRS_AT_ONCE; k += 2) {
@@ -182,7 +182,7 @@ static inline __m512i round_32(const float *s, int n)
 /* ks == 1, strips of one: rows of pairs */
 static void pack_pair_row(uint16_t *dst, const float *src, size_t js, int n, int kc)
 {
-	int even = kc + kc % 2;
+	int even = cpu_even(kc);
 	for (int j = 0; j < n; j++)
 		for (int k = 0; k < even; k += 32)
 			_mm512_mask_storeu_epi32(dst + (size_t)j * (size_t)even + k, lanes((even - k) / 2), round_32(src + (size_t)j * js + k, kc - k));
@@ -192,7 +192,7 @@ static void pack_pair_row(uint16_t *dst, const float *src, size_t js, int n, int
 static void pack_pair_columns(uint16_t *dst, int w, const float *src, size_t js, int n, int kc)
 {
 	enum { K = 2 * PAIR_COLUMNS, AHEAD = 4 * 16 };
-	size_t even = (size_t)(kc + kc % 2);
+	size_t even = (size_t)cpu_even(kc);
 	for (int j = 0; j < n; j += w)
 		for (int k = 0; k < kc; k += K)
 			for (int i = 0; i < w; i += PAIR_COLUMNS) {

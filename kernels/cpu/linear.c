@@ -135,7 +135,7 @@ int cpu_linear(struct dev *d, real *y, int ldy, const struct weight *w, const re
 	};
 	if (w->type == DT_BF16 && k->dot_pairs) {
 		j.product = k->product_pairs;
-		j.K = (int)cpu_round_up((size_t)w->K, 2);
+		j.K = cpu_even(w->K);
 		j.src = x;
 		j.ld_src = (size_t)ldx;
 		j.x16 = cpu_scratch(d, (size_t)M * (size_t)j.K * sizeof *j.x16);

@@ -15,11 +15,10 @@
 
 enum { BQ = 48, BK = 64, SPLITS = 2 };
 
-/* One query head's operands, padded with 0 to dp channels and np rows, in a thread's memory. In bf16 (`pairs`) each lies
+/* One query head's operands, padded with 0 to dp channels and np rows, in a thread's memory. In bf16 (the job's `pairs`) each lies
  * once more for each way in which a product reads it; the f32 ones are what those are packed of. */
 struct head {
 	const struct ttt_job *j;
-	bool pairs;
 	int h, np, nkp, dp, even; /* query rows and keys, channels, rounded up; hd as packed */
 	size_t elem;
 	real *q, *dO;       /* [np][dp]; q times scale */
@@ -46,7 +45,7 @@ static void *take(char *mem, size_t *at, size_t bytes)
 /* Its memory from mem on; with mem NULL only how much it is. */
 static size_t head_memory(struct head *a, char *mem)
 {
-	size_t rows = (size_t)a->np * (size_t)a->dp, keys = (size_t)a->nkp * (size_t)a->dp, panels = (size_t)a->nkp * (size_t)a->even, h = a->pairs ? sizeof(uint16_t) : 0;
+	size_t rows = (size_t)a->np * (size_t)a->dp, keys = (size_t)a->nkp * (size_t)a->dp, panels = (size_t)a->nkp * (size_t)a->even, h = a->j->pairs ? sizeof(uint16_t) : 0;
 	size_t at = 0;
 	a->q = take(mem, &at, rows * sizeof(real));
 	a->dO = take(mem, &at, rows * sizeof(real));
@@ -71,7 +70,7 @@ static size_t head_memory(struct head *a, char *mem)
 static struct head head_of(const struct ttt_job *j)
 {
 	struct head a = {.j = j, .np = (int)cpu_round_up((size_t)j->n, BK), .nkp = (int)cpu_round_up((size_t)j->nk, BK), .dp = (int)cpu_round_up((size_t)j->hd, (size_t)j->k->nr),
-			 .pairs = j->pairs, .even = j->pairs ? (j->hd + 1) / 2 * 2 : j->hd, .elem = j->pairs ? sizeof(uint16_t) : sizeof(real)};
+			 .even = j->pairs ? cpu_even(j->hd) : j->hd, .elem = j->pairs ? sizeof(uint16_t) : sizeof(real)};
 	return a;
 }
 
@@ -80,7 +79,7 @@ static void load_panels(const struct head *a, void *to, const real *keys)
 {
 	const struct ttt_job *j = a->j;
 	size_t kvs = (size_t)(j->nkv * j->hd), have = cpu_round_up((size_t)j->nk, (size_t)j->k->nr);
-	if (a->pairs)
+	if (a->j->pairs)
 		j->k->pack_pairs(to, j->k->nr, keys, 1, kvs, j->nk, j->hd);
 	else
 		cpu_pack(to, j->k->nr, keys, 1, kvs, j->nk, j->hd);
@@ -108,7 +107,7 @@ static void head_load(struct head *a, int h)
 		memcpy(a->k + i * dp, j->kv->k[0] + i * kvs + kv_at, hd * sizeof(real));
 	load_panels(a, a->kt, j->kv->k[0] + kv_at);
 	load_panels(a, a->vt, j->kv->v[0] + kv_at);
-	if (!a->pairs)
+	if (!a->j->pairs)
 		return;
 	j->k->pack_pairs(a->q_rows, 1, a->q, 1, dp, a->np, j->hd);
 	j->k->pack_pairs(a->dO_rows, 1, a->dO, 1, dp, a->np, j->hd);
@@ -129,14 +128,14 @@ struct right {
 
 static struct left query_rows(const struct head *a, const real *x, const uint16_t *rows, int q0)
 {
-	size_t w = (size_t)(a->pairs ? a->even : a->dp), mr = (size_t)a->j->k->mr;
-	return (struct left){a->pairs ? (const void *)(rows + (size_t)q0 * w) : x + (size_t)q0 * w, w, 1, mr * w};
+	size_t w = (size_t)(a->j->pairs ? a->even : a->dp), mr = (size_t)a->j->k->mr;
+	return (struct left){a->j->pairs ? (const void *)(rows + (size_t)q0 * w) : x + (size_t)q0 * w, w, 1, mr * w};
 }
 
 static struct left turned(const struct head *a, const real *block, const uint16_t *strips, int rows)
 {
 	size_t mr = (size_t)a->j->k->mr;
-	return a->pairs ? (struct left){strips, 2, mr, mr * (size_t)((rows + 1) / 2 * 2)} : (struct left){block, 1, BK, mr};
+	return a->j->pairs ? (struct left){strips, 2, mr, mr * (size_t)(cpu_even(rows))} : (struct left){block, 1, BK, mr};
 }
 
 static struct right key_panels(const struct head *a, const void *panels, int k0)
@@ -149,19 +148,19 @@ static struct right key_panels(const struct head *a, const void *panels, int k0)
 static struct right channels(const struct head *a, const real *x, const uint16_t *panels, int rows, int r0)
 {
 	size_t nr = (size_t)a->j->k->nr, dp = (size_t)a->dp;
-	return a->pairs ? (struct right){panels + (size_t)r0 * nr, nr, nr * (size_t)rows} : (struct right){x + (size_t)r0 * dp, dp, nr};
+	return a->j->pairs ? (struct right){panels + (size_t)r0 * nr, nr, nr * (size_t)rows} : (struct right){x + (size_t)r0 * dp, dp, nr};
 }
 
 /* C [rows, cols] = or += A B, rows in tiles */
 static void product(const struct head *a, real *C, int rows, int cols, int K, bool add, struct left A, struct right B)
 {
 	const struct cpu_kernels *k = a->j->k;
-	struct cpu_product p = {.cols = cols, .K = a->pairs ? (K + 1) / 2 * 2 : K, .add = add, .ldc = (size_t)cols, .as_m = A.m, .as_k = A.k, .B = B.at, .bs = B.row, .ps = B.panel};
+	struct cpu_product p = {.cols = cols, .K = a->j->pairs ? cpu_even(K) : K, .add = add, .ldc = (size_t)cols, .as_m = A.m, .as_k = A.k, .B = B.at, .bs = B.row, .ps = B.panel};
 	for (int r = 0; r < rows; r += k->mr) {
 		p.R = cpu_min(k->mr, rows - r);
 		p.C = C + (size_t)r * p.ldc;
 		p.A = (const real *)(const void *)((const char *)A.at + (size_t)(r / k->mr) * A.tile * a->elem);
-		if (a->pairs)
+		if (a->j->pairs)
 			k->product_pairs(&p);
 		else
 			k->product_f32(&p);
@@ -184,7 +183,7 @@ static void head_scores(struct head *a, int q0, int rows, int k0)
 			s[i] = -(real)INFINITY;
 		j->k->softmax_back(s, ds, s, ds, j->l[(size_t)t * (size_t)j->nh + (size_t)a->h], a->delta[t], BK);
 	}
-	if (!a->pairs)
+	if (!a->j->pairs)
 		return;
 	j->k->pack_pairs(a->p_turned, j->k->mr, a->s, BK, 1, BK, rows);
 	j->k->pack_pairs(a->ds_turned, j->k->mr, a->dp_, BK, 1, BK, rows);
@@ -207,7 +206,7 @@ static void head_blocks(struct head *a, int q0, int rows)
 		/* dV [keys] += P' dO;  dK += dS' Q;  dQ += dS K */
 		product(a, a->dv + (size_t)k0 * dp, BK, a->dp, rows, true, turned(a, a->s, a->p_turned, rows), channels(a, a->dO, a->dO_in, a->np, q0));
 		product(a, a->dk + (size_t)k0 * dp, BK, a->dp, rows, true, turned(a, a->dp_, a->ds_turned, rows), channels(a, a->q, a->q_in, a->np, q0));
-		product(a, a->dq, rows, a->dp, BK, true, (struct left){a->pairs ? (const void *)a->ds_rows : a->dp_, BK, 1, mr * BK}, channels(a, a->k, a->k_in, a->nkp, k0));
+		product(a, a->dq, rows, a->dp, BK, true, (struct left){a->j->pairs ? (const void *)a->ds_rows : a->dp_, BK, 1, mr * BK}, channels(a, a->k, a->k_in, a->nkp, k0));
 	}
 	for (int r = 0; r < rows; r++) {
 		real *dq = j->dq + ((size_t)(q0 + r) * (size_t)j->nh + (size_t)a->h) * (size_t)j->hd;
@@ -290,7 +289,7 @@ static void back_rows(void *ctx, int thread, int n)
 static int backward(struct dev *d, struct ttt_job *j, double work)
 {
 	j->k = cpu_of(d)->k;
-	j->pairs = d->math == MATH_FAST && j->k->dot_pairs;
+	j->pairs = d->math == MATH_FAST;
 	struct head a = head_of(j);
 	size_t parts = (size_t)(j->nh * SPLITS) * (size_t)a.nkp * (size_t)a.dp;
 	j->reals = head_memory(&a, NULL) / sizeof(real);

@@ -26,14 +26,6 @@ rd_kafka_queue_t *rd_kafka_queue_get_partition(rd_kafka_t *rk, const char *topic
 	return of_library(rk, topic, partition);
 }
 
-static rd_kafka_t *producer(void)
-{
-	char why[200];
-	rd_kafka_t *p = rd_kafka_new(RD_KAFKA_PRODUCER, rd_kafka_conf_new(), why, sizeof why);
-	assert_non_null(p);
-	return p;
-}
-
 static void produce(const char *brokers)
 {
 	char why[200];
@@ -46,104 +38,118 @@ static void produce(const char *brokers)
 	rd_kafka_destroy(p);
 }
 
-/* Reads at *at, and says whether there was something. */
-static bool read_one(struct source *s, int64_t *at)
+/* A mock broker with a topic of one partition, and a consumer of it that stands at `at`. */
+struct world {
+	rd_kafka_t *p;
+	rd_kafka_mock_cluster_t *mock;
+	struct source *s;
+	const char *brokers;
+	int64_t at;
+};
+
+static void begin(struct world *w)
+{
+	char why[200];
+	*w = (struct world){.p = rd_kafka_new(RD_KAFKA_PRODUCER, rd_kafka_conf_new(), why, sizeof why)};
+	assert_non_null(w->p);
+	w->mock = rd_kafka_mock_cluster_new(w->p, 1);
+	w->brokers = rd_kafka_mock_cluster_bootstraps(w->mock);
+	assert_int_equal(rd_kafka_mock_topic_create(w->mock, "traces", 1, 1), 0);
+}
+
+static void consume(struct world *w, const char *extra)
+{
+	struct source_options o = {.brokers = w->brokers, .topic = "traces", .extra = extra};
+	struct errtext e = {""};
+	assert_int_equal(source_kafka_new(&o, &w->s, &e), 0);
+}
+
+static void end(struct world *w)
+{
+	w->s->free(w->s);
+	rd_kafka_mock_cluster_destroy(w->mock);
+	rd_kafka_destroy(w->p);
+}
+
+/* Reads at w->at, and says whether there was something. */
+static bool read_one(struct world *w)
 {
 	struct source_msg m;
-	int r = s->partitions(s) > 0 ? s->read(s, 0, *at, at, 1, 50, &m) : SOURCE_E_NONE;
+	int r = w->s->partitions(w->s) > 0 ? w->s->read(w->s, 0, w->at, &w->at, 1, 50, &m) : SOURCE_E_NONE;
 	assert_true(r == 0 || r == SOURCE_E_NONE);
 	if (r)
 		return false;
-	*at = m.offset + 1;
-	s->release(s, &m);
+	w->at = m.offset + 1;
+	w->s->release(w->s, &m);
 	return true;
+}
+
+/* Until there is something; then nothing troubles it any more. */
+static void read_at_last(struct world *w)
+{
+	uint64_t until = clock_us() + 30000000;
+	while (!read_one(w))
+		assert_true(clock_us() < until);
+	assert_string_equal(w->s->trouble(w->s), "");
+}
+
+/* Until it says so; meanwhile there is nothing. */
+static void troubled_at_last(struct world *w, const char *word)
+{
+	uint64_t until = clock_us() + 30000000;
+	while (!*w->s->trouble(w->s) || !strstr(w->s->trouble(w->s), word)) {
+		assert_false(read_one(w));
+		assert_true(clock_us() < until);
+	}
 }
 
 static void no_record_is_passed_over(void **state)
 {
-	rd_kafka_t *p = producer();
-	rd_kafka_mock_cluster_t *mock = rd_kafka_mock_cluster_new(p, 1);
-	struct source_options o = {.brokers = rd_kafka_mock_cluster_bootstraps(mock), .topic = "traces"};
-	struct source *s = NULL;
-	struct errtext e = {""};
-	int64_t at = 0;
+	struct world w;
 	(void)state;
-	assert_int_equal(rd_kafka_mock_topic_create(mock, "traces", 1, 1), 0);
-	produce(o.brokers);
-	assert_int_equal(source_kafka_new(&o, &s, &e), 0);
+	begin(&w);
+	produce(w.brokers);
+	consume(&w, NULL);
 	slow = true;
 	uint64_t until = clock_us() + 30000000;
-	while (!read_one(s, &at)) {
-		produce(o.brokers); /* what is behind it would be read, where it was passed over */
+	while (!read_one(&w)) {
+		produce(w.brokers); /* what is behind it would be read, where it was passed over */
 		assert_true(clock_us() < until);
 	}
 	slow = false;
-	assert_int_equal(at, 1);
-	s->free(s);
-	rd_kafka_mock_cluster_destroy(mock);
-	rd_kafka_destroy(p);
+	assert_int_equal(w.at, 1);
+	end(&w);
 }
 
 static void a_broker_comes_back(void **state)
 {
-	rd_kafka_t *p = producer();
-	rd_kafka_mock_cluster_t *mock = rd_kafka_mock_cluster_new(p, 1);
-	struct source_options o = {.brokers = rd_kafka_mock_cluster_bootstraps(mock), .topic = "traces", .extra = "reconnect.backoff.max.ms=200"};
-	struct source *s = NULL;
-	struct errtext e = {""};
-	int64_t at = 0;
+	struct world w;
 	(void)state;
-	assert_int_equal(rd_kafka_mock_topic_create(mock, "traces", 1, 1), 0);
-	produce(o.brokers);
-	assert_int_equal(source_kafka_new(&o, &s, &e), 0);
-	uint64_t until = clock_us() + 30000000;
-	while (!read_one(s, &at))
-		assert_true(clock_us() < until);
-	assert_string_equal(s->trouble(s), "");
-	assert_int_equal(rd_kafka_mock_broker_set_down(mock, 1), 0);
-	until = clock_us() + 30000000;
-	while (!*s->trouble(s)) {
-		assert_false(read_one(s, &at));
-		assert_true(clock_us() < until);
-	}
-	assert_int_equal(rd_kafka_mock_broker_set_up(mock, 1), 0);
-	produce(o.brokers);
-	until = clock_us() + 30000000;
-	while (!read_one(s, &at))
-		assert_true(clock_us() < until);
-	assert_string_equal(s->trouble(s), ""); /* not in a minute, when it would ask for the topic's partitions again */
-	s->free(s);
-	rd_kafka_mock_cluster_destroy(mock);
-	rd_kafka_destroy(p);
+	begin(&w);
+	produce(w.brokers);
+	consume(&w, "reconnect.backoff.max.ms=200");
+	read_at_last(&w);
+	assert_int_equal(rd_kafka_mock_broker_set_down(w.mock, 1), 0);
+	troubled_at_last(&w, "");
+	assert_int_equal(rd_kafka_mock_broker_set_up(w.mock, 1), 0);
+	produce(w.brokers);
+	read_at_last(&w); /* not in a minute, when it would ask for the topic's partitions again */
+	end(&w);
 }
 
 /* The brokers answer, and what they say of the topic is no: that is told, for as long as they say it. */
 static void what_is_said_of_the_topic_is_told(void **state)
 {
-	rd_kafka_t *p = producer();
-	rd_kafka_mock_cluster_t *mock = rd_kafka_mock_cluster_new(p, 1);
-	struct source_options o = {.brokers = rd_kafka_mock_cluster_bootstraps(mock), .topic = "traces"};
-	struct source *s = NULL;
-	struct errtext e = {""};
-	int64_t at = 0;
+	struct world w;
 	(void)state;
-	assert_int_equal(rd_kafka_mock_topic_create(mock, "traces", 1, 1), 0);
-	rd_kafka_mock_topic_set_error(mock, "traces", RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED);
-	assert_int_equal(source_kafka_new(&o, &s, &e), 0);
-	uint64_t until = clock_us() + 30000000;
-	while (!strstr(s->trouble(s), "authorization")) {
-		assert_false(read_one(s, &at));
-		assert_true(clock_us() < until);
-	}
-	rd_kafka_mock_topic_set_error(mock, "traces", RD_KAFKA_RESP_ERR_NO_ERROR);
-	produce(o.brokers);
-	until = clock_us() + 30000000;
-	while (!read_one(s, &at))
-		assert_true(clock_us() < until);
-	assert_string_equal(s->trouble(s), "");
-	s->free(s);
-	rd_kafka_mock_cluster_destroy(mock);
-	rd_kafka_destroy(p);
+	begin(&w);
+	rd_kafka_mock_topic_set_error(w.mock, "traces", RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED);
+	consume(&w, NULL);
+	troubled_at_last(&w, "authorization");
+	rd_kafka_mock_topic_set_error(w.mock, "traces", RD_KAFKA_RESP_ERR_NO_ERROR);
+	produce(w.brokers);
+	read_at_last(&w);
+	end(&w);
 }
 
 int main(void)
