@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "daemon/base/clock.h"
@@ -19,6 +18,7 @@
 #include "learn/collect.h"
 #include "learn/crew.h"
 #include "learn/offline.h"
+#include "learn/priority.h"
 
 enum { SEGMENT_BYTES = 64 << 20, SAY_US = 1000000 };
 
@@ -305,7 +305,7 @@ static int open_dev(const struct session *s, struct dev **ret, struct errtext *e
 	struct dev_options o = {.kind = (enum dev_kind)s->c->device, .threads = (int)s->c->threads, .math = (enum dev_math)s->c->device_math,
 				.background = true, .memory_bytes = (uint64_t)s->c->device_mb << 20};
 	int r = crew_device(s->ranks, &o, e);
-	(void)setpriority(PRIO_PROCESS, 0, (int)s->c->nice);
+	priority_lower((int)s->c->nice);
 	return r ? r : crew_dev_new(s->ranks, &o, ret, e);
 }
 

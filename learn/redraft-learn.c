@@ -19,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,6 +33,7 @@
 #include "learn/cmd.h"
 #include "learn/control.h"
 #include "learn/crew.h"
+#include "learn/priority.h"
 
 struct conf {
 	char *store, *state_dir, *run_dir, *daemon_socket, *serve_socket, *brokers, *source_conf, *topic, *target_fp, *follow_journal, *vocab_from;
@@ -395,7 +395,7 @@ static int follow(const struct conf *c, const struct dev_options *device, const 
 	struct errtext e = {""};
 	(void)signal(SIGINT, SIG_IGN); /* rank 0 ends the others */
 	(void)signal(SIGTERM, on_group_end);
-	(void)setpriority(PRIO_PROCESS, 0, (int)c->nice);
+	priority_lower((int)c->nice);
 	int r = crew_dev_new(ranks, device, &d, &e);
 	if (!r)
 		r = crew_follow(ranks, d, &(struct crew_target){fz->embedding, fz->head, fz->V, fz->H}, &e);

@@ -12,8 +12,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,6 +20,7 @@
 #include "daemon/base/loop.h"
 #include "learn/crew.h"
 #include "learn/pinned.h"
+#include "learn/priority.h"
 #include "learn/purge.h"
 #include "learn/worker_priv.h"
 
@@ -289,7 +288,7 @@ static int run(struct worker *w, struct errtext *e)
 {
 	if (w->o.policy != SCHED_OTHER && sched_setscheduler(0, w->o.policy, &(struct sched_param){0}))
 		log_warn("cpu.policy: %s; going on as any other process", strerror(errno));
-	(void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), w->o.nice); /* before the pool's threads: they inherit it */
+	priority_lower(w->o.nice); /* before the pool's threads: they inherit it */
 	int r = crew_dev_new(w->o.learner.train.ranks, &w->o.device, &w->d, e);
 	if (r)
 		return r;

@@ -120,7 +120,8 @@ class Stack:
         run_dir = self.dir / name
         run_dir.mkdir(exist_ok=True)
         base = {"store": self.store, "state_dir": self.dir / f"{name}-state", "run_dir": run_dir, "daemon_socket": self.socket("daemon"),
-                "serve_socket": self.socket("serve", "status"), "brokers": brokers, "threads": 1, "seed": 7}
+                "serve_socket": self.socket("serve", "status"), "brokers": brokers, "threads": 1, "seed": 7,
+                "nice": 0}  # tests run side by side: a guest of them all would not get to train
         child = self.start(name, "redraft-learn", {**base, **flags})
         if wait:
             wait_until("the learner answered", 30, lambda: varlink.try_call(run_dir / "control.sock", "io.redraft.Learn.Status"), child)
