@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "daemon/base/clock.h"
 #include "learn/pool.h"
@@ -92,6 +93,7 @@ static bool at_end(struct collecting *x, int n_parts)
 static int collect(struct collecting *x, struct errtext *e)
 {
 	uint64_t heard = clock_us(), said = 0;
+	bool tty = isatty(2); /* elsewhere a line now and then, as `train` does */
 	int r = pool_scan(x->pool, already, x);
 	while (!r && !*x->o->stop && x->n.rows < x->o->tokens && pool_bytes(x->pool) < (uint64_t)x->o->max_mb << 20) {
 		int n = 0, n_parts = x->src->partitions(x->src);
@@ -106,14 +108,15 @@ static int collect(struct collecting *x, struct errtext *e)
 			break;
 		else
 			(void)nanosleep(&(struct timespec){.tv_nsec = WAIT_US * 1000L}, NULL);
-		if (clock_us() - said > SAY_US) {
-			fprintf(stderr, "\r%" PRId64 " of %" PRId64 " rows, %" PRId64 " records, %" PRIu64 " MiB ", x->n.rows, x->o->tokens, x->n.records, pool_bytes(x->pool) >> 20);
+		if (clock_us() - said > (uint64_t)(tty ? SAY_US : 30 * SAY_US)) {
+			fprintf(stderr, "%s%" PRId64 " of %" PRId64 " rows, %" PRId64 " records, %" PRIu64 " MiB%s", tty ? "\r" : "", x->n.rows, x->o->tokens, x->n.records, pool_bytes(x->pool) >> 20, tty ? " " : "\n");
 			said = clock_us();
 		}
 	}
 	if (!r)
 		r = pool_sync(x->pool);
-	fprintf(stderr, "\n");
+	if (tty)
+		fprintf(stderr, "\n");
 	if (!r && x->src->partitions(x->src) <= 0)
 		return errtext_set(e, -EHOSTUNREACH, "nothing can be read at %.100s: %.100s", x->o->source.brokers, x->src->trouble(x->src));
 	return r ? errtext_set(e, r, "collect: %s", strerror(-r)) : 0;

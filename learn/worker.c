@@ -288,7 +288,7 @@ static int run(struct worker *w, struct errtext *e)
 {
 	if (w->o.policy != SCHED_OTHER && sched_setscheduler(0, w->o.policy, &(struct sched_param){0}))
 		log_warn("cpu.policy: %s; going on as any other process", strerror(errno));
-	priority_lower(w->o.nice); /* before the pool's threads: they inherit it */
+	priority_lower(w->o.policy == SCHED_IDLE ? 19 : w->o.nice); /* before the pool's threads: they inherit it */
 	int r = crew_dev_new(w->o.learner.train.ranks, &w->o.device, &w->d, e);
 	if (r)
 		return r;
