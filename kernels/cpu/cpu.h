@@ -53,6 +53,7 @@ struct cpu_softmax {
 
 struct cpu_kernels {
 	int nr, mr;
+	int mr_pairs; /* product_pairs: rows of a tile one panel wide; of one two panels wide, mr */
 	bool dot_pairs;
 	void (*product_f32)(const struct cpu_product *p);
 	void (*product_bf16)(const struct cpu_product *p);

@@ -9,11 +9,12 @@
 #include <stdint.h>
 #define VL           16
 #define MR           6
+#define PAIRS_MR     12 /* by one panel: as many accumulators as MR by two */
 #define KERN_NAME    cpu_kernels_avx512
 #define FMA(a, b, c) ((vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define VMAX(a, b)   ((vf)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define VMIN(a, b)   ((vf)_mm512_min_ps((__m512)(a), (__m512)(b)))
-#define KERN_EXTRAS  .dot_pairs = true, .product_pairs = product_pairs, .pack_pairs = pack_pairs,
+#define KERN_EXTRAS  .dot_pairs = true, .mr_pairs = PAIRS_MR, .product_pairs = product_pairs, .pack_pairs = pack_pairs,
 
 struct cpu_product;
 static void product_pairs(const struct cpu_product *p);
@@ -21,11 +22,16 @@ static void pack_pairs(uint16_t *dst, int w, const float *src, size_t ks, size_t
 #define VSQRT(a) ((vf)_mm512_sqrt_ps((__m512)(a)))
 #include "kernels/cpu/kern.inc"
 
+static inline __mmask16 lanes(int n) /* the first n of 16 */
+{
+	return (__mmask16)((1u << cpu_max(0, cpu_min(n, 16))) - 1);
+}
+
 /* clang-format off */
 /* As tile_step() and tile() of kern.inc, two k at a time: a row of a panel is nr pairs */
-TILE void pairs_step(const int R, const int P, __m512 acc[MR][8], const uint16_t *a, size_t as, const uint16_t *B, size_t panel)
+TILE void pairs_step(const int R, const int P, __m512 acc[PAIRS_MR][4], const uint16_t *a, size_t as, const uint16_t *B, size_t panel)
 {
-	__m512bh b[8];
+	__m512bh b[4];
 
 	UNROLL
 	for (int j = 0; j < P; j++) {
@@ -43,13 +49,16 @@ TILE void pairs_step(const int R, const int P, __m512 acc[MR][8], const uint16_t
 	}
 }
 
+/* Weights come from DRAM in one stream, whatever the rows: twelve take as many cycles for a line as memory does. So a tile
+ * that meets the panel alone asks for what it wants itself a little later; where several do, the one at work, which
+ * has the panel from L2, asks for the next panel's lines there (p->ahead). */
 TILE void pairs_tile(const int R, const int P, const struct cpu_product *p, real *C, const uint16_t *B, int cols)
 {
-	enum { NEAR = 512 };
+	enum { NEAR = 2048 / sizeof(uint16_t) };
 	const uint16_t *a = (const uint16_t *)(const void *)p->A;
 	const size_t next = 2 * p->as_k;
 	int k = 0;
-	__m512 acc[MR][8];
+	__m512 acc[PAIRS_MR][4];
 
 	UNROLL
 	for (int r = 0; r < R; r++)
@@ -62,61 +71,67 @@ TILE void pairs_tile(const int R, const int P, const struct cpu_product *p, real
 		for (int j = 0; j < 2 * P; j++)
 			__builtin_prefetch(C + (size_t)r * p->ldc + j * VL, 1);
 	if (P == 1 && p->ahead[0])
-		for (size_t far = 0; k + 4 <= p->K; k += 4, far += 64)
-			for (int i = 0; i < CPU_STREAMS; i += 2, a += next, B += 2 * NR) {
-				__builtin_prefetch(p->ahead[i] + far);
-				__builtin_prefetch(p->ahead[i + 1] + far);
+		for (size_t far = 0; k + 4 <= p->K; k += 4, far += 64) {
+			__builtin_prefetch(p->ahead[0] + far, 0, 2);
+			__builtin_prefetch(p->ahead[1] + far, 0, 2);
+			for (int i = 0; i < 2; i++, a += next, B += 2 * NR)
 				pairs_step(R, P, acc, a, p->as_m, B, p->ps);
-			}
+		}
 	for (; k < p->K; k += 2, a += next, B += 2 * NR) {
 		UNROLL
-		for (int j = 0; j < P && P > 1; j++) {
+		for (int j = 0; j < P; j++) {
 			__builtin_prefetch(B + (size_t)j * p->ps + NEAR);
 			__builtin_prefetch(B + (size_t)j * p->ps + NEAR + NR);
 		}
 		pairs_step(R, P, acc, a, p->as_m, B, p->ps);
 	}
 	UNROLL
-	for (int r = 0; r < R; r++)
+	for (int j = 0; j < 2 * P; j++) {
+		__mmask16 have = lanes(cols - j * VL);
 		UNROLL
-		for (int j = 0; j < P; j++)
-			tile_store(C + (size_t)r * p->ldc + j * NR, (vf)acc[r][2 * j], (vf)acc[r][2 * j + 1], cols - j * NR, p->add);
+		for (int r = 0; r < R; r++) {
+			real *c = C + (size_t)r * p->ldc + j * VL;
+			_mm512_mask_storeu_ps(c, have, p->add ? _mm512_add_ps(_mm512_maskz_loadu_ps(have, c), acc[r][j]) : acc[r][j]);
+		}
+	}
 }
 /* clang-format on */
 
+/* Up to mr rows take two panels where the caller gives as many, more rows one. */
 TILE void pairs_tiles(const int R, const struct cpu_product *p)
 {
-	const int P = R == 1 ? CPU_PANELS(1) : 2; /* where the caller gives as many */
 	const uint16_t *B = p->B;
 	real *C = p->C;
 	int cols = p->cols;
 
-	for (; cols > (P - 1) * NR; cols -= P * NR, C += P * NR, B += (size_t)P * p->ps)
-		pairs_tile(R, P, p, C, B, cols);
+	if (R <= MR)
+		for (; cols > NR; cols -= 2 * NR, C += 2 * NR, B += 2 * p->ps)
+			pairs_tile(R, 2, p, C, B, cols);
 	for (; cols > 0; cols -= NR, C += NR, B += p->ps)
 		pairs_tile(R, 1, p, C, B, cols);
 }
 
+#define PAIRS_CASE(n)             \
+	case n:                   \
+		pairs_tiles(n, p); \
+		break;
+
 static void product_pairs(const struct cpu_product *p)
 {
 	switch (p->R) {
-	case 1:
-		pairs_tiles(1, p);
-		break;
-	case 2:
-		pairs_tiles(2, p);
-		break;
-	case 3:
-		pairs_tiles(3, p);
-		break;
-	case 4:
-		pairs_tiles(4, p);
-		break;
-	case 5:
-		pairs_tiles(5, p);
-		break;
+		PAIRS_CASE(1)
+		PAIRS_CASE(2)
+		PAIRS_CASE(3)
+		PAIRS_CASE(4)
+		PAIRS_CASE(5)
+		PAIRS_CASE(6)
+		PAIRS_CASE(7)
+		PAIRS_CASE(8)
+		PAIRS_CASE(9)
+		PAIRS_CASE(10)
+		PAIRS_CASE(11)
 	default:
-		pairs_tiles(6, p);
+		pairs_tiles(PAIRS_MR, p);
 		break;
 	}
 }
@@ -124,11 +139,6 @@ static void product_pairs(const struct cpu_product *p)
 /* ---- f32 numbers into strips of pairs ---- */
 
 enum { PAIRS_AT_ONCE = 4, PAIR_COLUMNS = 16 };
-
-static inline __mmask16 lanes(int n) /* the first n of 16 */
-{
-	return (__mmask16)((1u << cpu_max(0, cpu_min(n, 16))) - 1);
-}
 
 /* js == 1: pairs of two rows; the second may be missing */
 static void pack_pair_rows(uint16_t *dst, int w, const float *src, size_t ks, int n, int kc)

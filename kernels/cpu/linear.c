@@ -21,7 +21,7 @@ struct linear_job {
 	const real *src; /* dot_pairs: as given, to be rounded */
 	size_t ld_src;
 	uint16_t *x16; /* dot_pairs: [M][K] */
-	int M, K; /* K as packed: even for dot_pairs */
+	int M, K, mr; /* K as packed: even for dot_pairs; mr: rows of a tile */
 	bool add;
 };
 
@@ -31,21 +31,23 @@ struct linear_block {
 	bool alone;
 };
 
-/* Panels go in fours. While one of them is worked on, a quarter of each panel of the next four is fetched; the tiles
- * share that. Past a thread's last panel nothing is fetched, but a thread that works alone asks for the
- * bytes that follow the matrix: weights lie in the order in which they are used. */
-static void linear_ahead(const struct linear_job *j, const struct linear_block *b, int p, int k, int tile, const char **ret)
+/* While tiles work on a group of panels the next group is fetched, in as many streams, which the tiles share: four panels, or
+ * with pairs, which compute less long, one panel in quarters. Past a thread's last panel nothing is fetched, but a thread
+ * that works alone asks for the bytes that follow the matrix: weights lie in the order in which they are used. A single
+ * tile of pairs needs no help: its panel comes as fast as it computes. */
+static void linear_ahead(const struct linear_job *j, const struct linear_block *b, int p, int k, int tile, int tiles, const char **ret)
 {
 	size_t row = (size_t)j->k->nr * sizeof(uint16_t), each = row / CPU_STREAMS; /* bytes a k: of a panel, of a stream */
-	int i = (p - b->from) % CPU_STREAMS, next = p - i + CPU_STREAMS, n = 0;
-	int tiles = (b->m1 - b->m0 + j->k->mr - 1) / j->k->mr;
+	int group = j->x16 ? 1 : CPU_STREAMS, i = (p - b->from) % group, next = p - i + group, n = 0;
 
-	if (j->w->type != DT_BF16 || (next >= b->to && !b->alone))
+	if (j->w->type != DT_BF16 || (next >= b->to && !b->alone) || (j->x16 && tiles == 1))
 		return;
 	for (int q = 0; q < CPU_STREAMS; q++) {
-		int panel = next < b->to ? cpu_min(next + q, b->to - 1) : next + q;
+		int quarter = q * group + i, panel = next + quarter / CPU_STREAMS;
+		if (next < b->to)
+			panel = cpu_min(panel, b->to - 1);
 		if (q * tiles / CPU_STREAMS == tile)
-			ret[n++] = (const char *)j->w->packed + (size_t)panel * (size_t)j->K * row + ((size_t)i * (size_t)j->K + (size_t)k) * each;
+			ret[n++] = (const char *)j->w->packed + (size_t)panel * (size_t)j->K * row + ((size_t)(quarter % CPU_STREAMS) * (size_t)j->K + (size_t)k) * each;
 	}
 	for (int q = n; n && q < CPU_STREAMS; q++)
 		ret[q] = ret[q - n];
@@ -55,13 +57,13 @@ static void linear_ahead(const struct linear_job *j, const struct linear_block *
 static void linear_panel(const struct linear_job *j, const struct linear_block *b, int p)
 {
 	const struct weight *w = j->w;
-	int nr = j->k->nr, mr = j->k->mr, kb = cpu_kblock(w->K), end = cpu_min(b->to, p + b->step);
+	int nr = j->k->nr, kb = cpu_kblock(w->K), end = cpu_min(b->to, p + b->step);
+	int tiles = (b->m1 - b->m0 + j->mr - 1) / j->mr;
 	size_t panel = (size_t)nr * (size_t)j->K;
 
 	for (int k = 0; k < j->K; k += kb)
 		for (int m = b->m0, R, tile = 0; m < b->m1; m += R, tile++) {
-			int left = b->m1 - m;
-			R = left >= 2 * mr ? mr : left > mr ? (left + 1) / 2 : left;
+			R = (b->m1 - m + tiles - tile - 1) / (tiles - tile);
 			struct cpu_product q = {
 				.R = R,
 				.cols = cpu_min(w->N, end * nr) - p * nr,
@@ -77,7 +79,7 @@ static void linear_panel(const struct linear_job *j, const struct linear_block *
 				.ps = panel,
 			};
 			if (b->step == 1)
-				linear_ahead(j, b, p, k, tile, q.ahead);
+				linear_ahead(j, b, p, k, tile, tiles, q.ahead);
 			j->product(&q);
 		}
 }
@@ -85,8 +87,8 @@ static void linear_panel(const struct linear_job *j, const struct linear_block *
 static void linear_part(void *ctx, int t, int n)
 {
 	const struct linear_job *j = ctx;
-	int nr = j->k->nr, mr = j->k->mr, rows = cpu_max(mr, L2_BYTES / (j->K * (int)j->elem) / mr * mr);
-	struct linear_block b = {.alone = n == 1, .step = j->M == 1 ? CPU_PANELS(1) : j->x16 && j->M <= 2 * mr ? 2 : 1};
+	int nr = j->k->nr, rows = cpu_max(j->mr, L2_BYTES / (j->K * (int)j->elem) / j->mr * j->mr);
+	struct linear_block b = {.alone = n == 1, .step = j->M == 1 && !j->x16 ? CPU_PANELS(1) : 1};
 
 	cpu_split(j->w->N, nr, t, n, &b.from, &b.to);
 	b.from /= nr;
@@ -131,10 +133,12 @@ int cpu_linear(struct dev *d, real *y, int ldy, const struct weight *w, const re
 		.elem = sizeof *x,
 		.M = M,
 		.K = w->K,
+		.mr = k->mr,
 		.add = add,
 	};
 	if (w->type == DT_BF16 && k->dot_pairs) {
 		j.product = k->product_pairs;
+		j.mr = k->mr_pairs;
 		j.K = cpu_even(w->K);
 		j.src = x;
 		j.ld_src = (size_t)ldx;
