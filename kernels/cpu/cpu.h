@@ -40,10 +40,11 @@ struct cpu_product {
 	size_t as_m, as_k;
 	const void *B;
 	size_t bs, ps;
-	const char *ahead[CPU_STREAMS]; /* hint for bf16: places wanted later, a quarter of a panel's row of each per k; some may be the same; first NULL: none */
+	/* hint for bf16: places wanted later, a quarter of a panel's row of each per k (pairs: of the first two); some may be the same; first NULL: none */
+	const char *ahead[CPU_STREAMS];
 };
 
-/* Panels that a tile of R rows takes side by side: one row needs more chains in
+/* Panels that a tile of R rows takes side by side, f32 against what is stored: one row needs more chains in
  * flight. */
 #define CPU_PANELS(R) ((R) == 1 ? 4 : 1)
 
@@ -53,7 +54,6 @@ struct cpu_softmax {
 
 struct cpu_kernels {
 	int nr, mr;
-	int mr_pairs; /* product_pairs: rows of a tile one panel wide; of one two panels wide, mr */
 	bool dot_pairs;
 	void (*product_f32)(const struct cpu_product *p);
 	void (*product_bf16)(const struct cpu_product *p);

@@ -9,12 +9,11 @@
 #include <stdint.h>
 #define VL           16
 #define MR           6
-#define PAIRS_MR     12 /* by one panel: as many accumulators as MR by two */
 #define KERN_NAME    cpu_kernels_avx512
 #define FMA(a, b, c) ((vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define VMAX(a, b)   ((vf)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define VMIN(a, b)   ((vf)_mm512_min_ps((__m512)(a), (__m512)(b)))
-#define KERN_EXTRAS  .dot_pairs = true, .mr_pairs = PAIRS_MR, .product_pairs = product_pairs, .pack_pairs = pack_pairs,
+#define KERN_EXTRAS  .dot_pairs = true, .product_pairs = product_pairs, .pack_pairs = pack_pairs,
 
 struct cpu_product;
 static void product_pairs(const struct cpu_product *p);
@@ -29,7 +28,7 @@ static inline __mmask16 lanes(int n) /* the first n of 16 */
 
 /* clang-format off */
 /* As tile_step() and tile() of kern.inc, two k at a time: a row of a panel is nr pairs */
-TILE void pairs_step(const int R, const int P, __m512 acc[PAIRS_MR][4], const uint16_t *a, size_t as, const uint16_t *B, size_t panel)
+TILE void pairs_step(const int R, const int P, __m512 acc[MR][4], const uint16_t *a, size_t as, const uint16_t *B, size_t panel)
 {
 	__m512bh b[4];
 
@@ -49,16 +48,16 @@ TILE void pairs_step(const int R, const int P, __m512 acc[PAIRS_MR][4], const ui
 	}
 }
 
-/* Weights come from DRAM in one stream, whatever the rows: twelve take as many cycles for a line as memory does. So a tile
- * that meets the panel alone asks for what it wants itself a little later; where several do, the one at work, which
- * has the panel from L2, asks for the next panel's lines there (p->ahead). */
+/* Weights come from DRAM in one stream. Where several tiles meet a panel, each asks for its share of the next one into L2, so that
+ * memory does not rest while they have this one from there (p->ahead). One that is alone with it has the memory to wait for
+ * anyway and asks for what it needs itself a little later. */
 TILE void pairs_tile(const int R, const int P, const struct cpu_product *p, real *C, const uint16_t *B, int cols)
 {
 	enum { NEAR = 2048 / sizeof(uint16_t) };
 	const uint16_t *a = (const uint16_t *)(const void *)p->A;
 	const size_t next = 2 * p->as_k;
 	int k = 0;
-	__m512 acc[PAIRS_MR][4];
+	__m512 acc[MR][4];
 
 	UNROLL
 	for (int r = 0; r < R; r++)
@@ -97,41 +96,39 @@ TILE void pairs_tile(const int R, const int P, const struct cpu_product *p, real
 }
 /* clang-format on */
 
-/* Up to mr rows take two panels where the caller gives as many, more rows one. */
+/* Two panels side by side where the caller gives as many: operands from a cache then meet half as many loads of A. */
 TILE void pairs_tiles(const int R, const struct cpu_product *p)
 {
 	const uint16_t *B = p->B;
 	real *C = p->C;
 	int cols = p->cols;
 
-	if (R <= MR)
-		for (; cols > NR; cols -= 2 * NR, C += 2 * NR, B += 2 * p->ps)
-			pairs_tile(R, 2, p, C, B, cols);
-	for (; cols > 0; cols -= NR, C += NR, B += p->ps)
+	for (; cols > NR; cols -= 2 * NR, C += 2 * NR, B += 2 * p->ps)
+		pairs_tile(R, 2, p, C, B, cols);
+	if (cols > 0)
 		pairs_tile(R, 1, p, C, B, cols);
 }
-
-#define PAIRS_CASE(n)             \
-	case n:                   \
-		pairs_tiles(n, p); \
-		break;
 
 static void product_pairs(const struct cpu_product *p)
 {
 	switch (p->R) {
-		PAIRS_CASE(1)
-		PAIRS_CASE(2)
-		PAIRS_CASE(3)
-		PAIRS_CASE(4)
-		PAIRS_CASE(5)
-		PAIRS_CASE(6)
-		PAIRS_CASE(7)
-		PAIRS_CASE(8)
-		PAIRS_CASE(9)
-		PAIRS_CASE(10)
-		PAIRS_CASE(11)
+	case 1:
+		pairs_tiles(1, p);
+		break;
+	case 2:
+		pairs_tiles(2, p);
+		break;
+	case 3:
+		pairs_tiles(3, p);
+		break;
+	case 4:
+		pairs_tiles(4, p);
+		break;
+	case 5:
+		pairs_tiles(5, p);
+		break;
 	default:
-		pairs_tiles(PAIRS_MR, p);
+		pairs_tiles(6, p);
 		break;
 	}
 }

@@ -8,7 +8,10 @@
 #include "kernels/cpu/cpu.h"
 #include <string.h>
 
-enum { L2_BYTES = 320 << 10 }; /* of x per block of rows */
+enum {
+	L2_BYTES = 320 << 10, /* of x per block of rows */
+	LONE_ROWS = 4,        /* of pairs, that one tile takes */
+};
 
 struct linear_job {
 	const struct cpu_kernels *k;
@@ -21,7 +24,7 @@ struct linear_job {
 	const real *src; /* dot_pairs: as given, to be rounded */
 	size_t ld_src;
 	uint16_t *x16; /* dot_pairs: [M][K] */
-	int M, K, mr; /* K as packed: even for dot_pairs; mr: rows of a tile */
+	int M, K; /* K as packed: even for dot_pairs */
 	bool add;
 };
 
@@ -31,10 +34,18 @@ struct linear_block {
 	bool alone;
 };
 
+/* How many tiles a block's rows make. One of five rows of pairs or more computes for as long as its panel takes to come, and the two do
+ * not hide each other well; two tiles of half as many do, as one of them has the panel from L2. */
+static int linear_tiles(const struct linear_job *j, int rows)
+{
+	int tiles = (rows + j->k->mr - 1) / j->k->mr;
+	return j->x16 && tiles == 1 && rows > LONE_ROWS ? 2 : tiles;
+}
+
 /* While tiles work on a group of panels the next group is fetched, in as many streams, which the tiles share: four panels, or
- * with pairs, which compute less long, one panel in quarters. Past a thread's last panel nothing is fetched, but a thread
- * that works alone asks for the bytes that follow the matrix: weights lie in the order in which they are used. A single
- * tile of pairs needs no help: its panel comes as fast as it computes. */
+ * with pairs one panel in quarters. Past a thread's last panel nothing is fetched, but a thread
+ * that works alone asks for the bytes that follow the matrix: weights lie in the order in which they are used. A lone tile of
+ * pairs fetches for itself. */
 static void linear_ahead(const struct linear_job *j, const struct linear_block *b, int p, int k, int tile, int tiles, const char **ret)
 {
 	size_t row = (size_t)j->k->nr * sizeof(uint16_t), each = row / CPU_STREAMS; /* bytes a k: of a panel, of a stream */
@@ -58,7 +69,7 @@ static void linear_panel(const struct linear_job *j, const struct linear_block *
 {
 	const struct weight *w = j->w;
 	int nr = j->k->nr, kb = cpu_kblock(w->K), end = cpu_min(b->to, p + b->step);
-	int tiles = (b->m1 - b->m0 + j->mr - 1) / j->mr;
+	int tiles = linear_tiles(j, b->m1 - b->m0);
 	size_t panel = (size_t)nr * (size_t)j->K;
 
 	for (int k = 0; k < j->K; k += kb)
@@ -87,7 +98,7 @@ static void linear_panel(const struct linear_job *j, const struct linear_block *
 static void linear_part(void *ctx, int t, int n)
 {
 	const struct linear_job *j = ctx;
-	int nr = j->k->nr, rows = cpu_max(j->mr, L2_BYTES / (j->K * (int)j->elem) / j->mr * j->mr);
+	int nr = j->k->nr, mr = j->k->mr, rows = cpu_max(mr, L2_BYTES / (j->K * (int)j->elem) / mr * mr);
 	struct linear_block b = {.alone = n == 1, .step = j->M == 1 && !j->x16 ? CPU_PANELS(1) : 1};
 
 	cpu_split(j->w->N, nr, t, n, &b.from, &b.to);
@@ -133,12 +144,10 @@ int cpu_linear(struct dev *d, real *y, int ldy, const struct weight *w, const re
 		.elem = sizeof *x,
 		.M = M,
 		.K = w->K,
-		.mr = k->mr,
 		.add = add,
 	};
 	if (w->type == DT_BF16 && k->dot_pairs) {
 		j.product = k->product_pairs;
-		j.mr = k->mr_pairs;
 		j.K = cpu_even(w->K);
 		j.src = x;
 		j.ld_src = (size_t)ldx;
