@@ -6,6 +6,7 @@
  */
 #include <inttypes.h>
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -305,7 +306,7 @@ static int open_dev(const struct session *s, struct dev **ret, struct errtext *e
 	struct dev_options o = {.kind = (enum dev_kind)s->c->device, .threads = (int)s->c->threads, .math = (enum dev_math)s->c->device_math,
 				.background = true, .memory_bytes = (uint64_t)s->c->device_mb << 20};
 	int r = crew_device(s->ranks, &o, e);
-	priority_lower((int)s->c->nice);
+	(void)priority_lower(SCHED_OTHER, (int)s->c->nice);
 	return r ? r : crew_dev_new(s->ranks, &o, ret, e);
 }
 

@@ -7,6 +7,7 @@
  */
 #pragma once
 
-/* The calling thread, and threads it starts from here on, run at niceness 0 to 19; so does the session where this
- * process leads it. Best effort: what the system refuses stays as it is. */
-void priority_lower(int nice);
+/* The calling thread, and threads it starts from here on, run under `policy` (SCHED_OTHER, SCHED_BATCH, SCHED_IDLE) at this
+ * niceness (0 to 19; SCHED_IDLE: 19); so does the session, unless it is lower already, where this process leads it.
+ * -errno: the policy was refused, and all is as under SCHED_OTHER. A niceness that is refused stays as it is. */
+int priority_lower(int policy, int nice);

@@ -48,6 +48,11 @@ struct conf {
 	bool prompt_rows, auto_init, dedup;
 };
 
+static int policy_of(const struct conf *c)
+{
+	return c->policy == 0 ? SCHED_OTHER : c->policy == 1 ? SCHED_BATCH : SCHED_IDLE;
+}
+
 #define AT(f) offsetof(struct conf, f)
 #define AT_RANKS(f) AT(ranks.f)
 static const struct conf_entry entries[] = {
@@ -65,7 +70,7 @@ static const struct conf_entry entries[] = {
 	{"device_memory_mb", CONF_INT, AT(device_mb), "0", 0, 1e9, NULL, false, "MiB", "memory of a GPU that is taken at most, what cuBLAS and the driver need for themselves aside; 0 = no limit"},
 	{"threads", CONF_INT, AT(threads), "0", 0, DEV_MAX_THREADS, NULL, false, "threads", "compute threads; 0 = all processors"},
 	{"nice", CONF_INT, AT(nice), "10", 0, 19, NULL, false, "", "niceness of the compute threads"},
-	{"cpu.policy", CONF_ENUM, AT(policy), "batch", 0, 0, "other|batch|idle", false, "", "scheduling of the compute threads; idle: only what nobody else wants"},
+	{"cpu.policy", CONF_ENUM, AT(policy), "batch", 0, 0, "other|batch|idle", false, "", "scheduling of the compute threads; idle: only what nobody else wants, whatever nice is"},
 	{"slo.tpot_p95_ms", CONF_REAL, AT(tpot_ms), "0", 0, 1e6, NULL, true, "ms", "serving's P95 time per token beyond which learning is stretched, then paused; 0 = none"},
 	{"slo.tpot_ratio", CONF_REAL, AT(tpot_ratio), "0", 0, 100, NULL, true, "", "the same, in times of what it is while nothing is learned; 0 = none"},
 	{"pace.least", CONF_REAL, AT(least), "0.05", 0.001, 1, NULL, true, "", "share of the time that is computed at least, while not paused"},
@@ -344,7 +349,7 @@ static json_t *on_config(void *arg)
 static int run(struct conf *c, const struct dev_options *device, const struct frozen *fz, int argc, char **argv)
 {
 	struct worker_options o = {
-		.device = *device, .nice = (int)c->nice, .policy = c->policy == 0 ? SCHED_OTHER : c->policy == 1 ? SCHED_BATCH : SCHED_IDLE,
+		.device = *device, .nice = (int)c->nice, .policy = policy_of(c),
 		.serve_socket = c->serve_socket, .daemon_socket = c->daemon_socket,
 		.follow = *c->follow_journal ? c->follow_journal : NULL, .follow_print = (int)c->follow_print,
 	};
@@ -395,7 +400,8 @@ static int follow(const struct conf *c, const struct dev_options *device, const 
 	struct errtext e = {""};
 	(void)signal(SIGINT, SIG_IGN); /* rank 0 ends the others */
 	(void)signal(SIGTERM, on_group_end);
-	priority_lower((int)c->nice);
+	if (priority_lower(policy_of(c), (int)c->nice))
+		log_warn("cpu.policy: refused; going on as any other process");
 	int r = crew_dev_new(ranks, device, &d, &e);
 	if (!r)
 		r = crew_follow(ranks, d, &(struct crew_target){fz->embedding, fz->head, fz->V, fz->H}, &e);

@@ -286,10 +286,10 @@ static int follow(struct worker *w, struct errtext *e)
 
 static int run(struct worker *w, struct errtext *e)
 {
-	if (w->o.policy != SCHED_OTHER && sched_setscheduler(0, w->o.policy, &(struct sched_param){0}))
-		log_warn("cpu.policy: %s; going on as any other process", strerror(errno));
-	priority_lower(w->o.policy == SCHED_IDLE ? 19 : w->o.nice); /* before the pool's threads: they inherit it */
-	int r = crew_dev_new(w->o.learner.train.ranks, &w->o.device, &w->d, e);
+	int r = priority_lower(w->o.policy, w->o.nice); /* before the pool's threads: they inherit it */
+	if (r)
+		log_warn("cpu.policy: %s; going on as any other process", strerror(-r));
+	r = crew_dev_new(w->o.learner.train.ranks, &w->o.device, &w->d, e);
 	if (r)
 		return r;
 	log_info("device: %s", w->d->about);

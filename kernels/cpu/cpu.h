@@ -24,7 +24,7 @@ enum {
 	CPU_MAX_MR = 8,
 	CPU_MAX_NR = 32,
 	CPU_HUGE = 2 << 20,
-	CPU_STREAMS = 4, /* from DRAM at a time */
+	CPU_STREAMS = 4, /* places in memory that are fetched from at a time */
 };
 
 /* One product of a few rows with a run of panels: C [R, cols] (ldc) = or += A B.
@@ -44,8 +44,8 @@ struct cpu_product {
 	const char *ahead[CPU_STREAMS];
 };
 
-/* Panels that a tile of R rows takes side by side, f32 against what is stored: one row needs more chains in
- * flight. */
+/* Panels that a tile of R rows takes side by side in product_f32 and product_bf16: one row needs more chains in
+ * flight. (product_pairs: as many as the caller gives, two at most.) */
 #define CPU_PANELS(R) ((R) == 1 ? 4 : 1)
 
 struct cpu_softmax {

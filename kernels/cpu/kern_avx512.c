@@ -48,9 +48,9 @@ TILE void pairs_step(const int R, const int P, __m512 acc[MR][4], const uint16_t
 	}
 }
 
-/* Weights come from DRAM in one stream. Where several tiles meet a panel, each asks for its share of the next one into L2, so that
- * memory does not rest while they have this one from there (p->ahead). One that is alone with it has the memory to wait for
- * anyway and asks for what it needs itself a little later. */
+/* Weights come from DRAM, a panel after the other. Where several tiles meet a panel, up to four of them ask for parts of the next
+ * one into L2 (p->ahead), so that memory does not rest while they have this one from there. A tile without such a part
+ * fetches a little ahead in its own panel. */
 TILE void pairs_tile(const int R, const int P, const struct cpu_product *p, real *C, const uint16_t *B, int cols)
 {
 	enum { NEAR = 2048 / sizeof(uint16_t) };

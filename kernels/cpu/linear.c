@@ -2,7 +2,7 @@
  *
  * Order of one element: y (or 0) + chain over k-block 0 + chain over k-block 1 ...,
  * blocks by cpu_kblock(K). That is the same for one row and for 500, so M changes
- * no bit. A panel is read once for a block of rows, mr of them at a time and straight from x: they are as many streams, and
+ * no bit. A panel is read once for a block of rows, at most mr of them at a time and straight from x: they are as many streams, and
  * a copy in the order of use costs more than it gives. A block of rows is what L2 holds. Threads take runs of panels.
  */
 #include "kernels/cpu/cpu.h"
@@ -10,7 +10,7 @@
 
 enum {
 	L2_BYTES = 320 << 10, /* of x per block of rows */
-	LONE_ROWS = 4,        /* of pairs, that one tile takes */
+	LONE_ROWS = 4,        /* most rows of pairs that go as one tile */
 };
 
 struct linear_job {
@@ -34,16 +34,16 @@ struct linear_block {
 	bool alone;
 };
 
-/* How many tiles a block's rows make. One of five rows of pairs or more computes for as long as its panel takes to come, and the two do
- * not hide each other well; two tiles of half as many do, as one of them has the panel from L2. */
+/* How many tiles a block's rows make. One tile of five or six rows of pairs computes about as long as its panel takes to come, and overlaps the
+ * two badly; two tiles of half the rows do it well, as the second finds the panel in L2. */
 static int linear_tiles(const struct linear_job *j, int rows)
 {
 	int tiles = (rows + j->k->mr - 1) / j->k->mr;
 	return j->x16 && tiles == 1 && rows > LONE_ROWS ? 2 : tiles;
 }
 
-/* While tiles work on a group of panels the next group is fetched, in as many streams, which the tiles share: four panels, or
- * with pairs one panel in quarters. Past a thread's last panel nothing is fetched, but a thread
+/* While tiles work on a group of panels the next group is fetched, at four places at a time, which the tiles share: of four panels, or
+ * with pairs the quarters of one. Past a thread's last panel nothing is fetched, but a thread
  * that works alone asks for the bytes that follow the matrix: weights lie in the order in which they are used. A lone tile of
  * pairs fetches for itself. */
 static void linear_ahead(const struct linear_job *j, const struct linear_block *b, int p, int k, int tile, int tiles, const char **ret)

@@ -1,9 +1,10 @@
-/* A learner that leads its session lowers the session with itself; one that shares it, with a shell or with serving,
- * lowers itself alone. */
+/* A learner that leads its session lowers the session with itself and never raises it; one that shares it, with a shell
+ * or with serving, lowers itself alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -32,10 +33,11 @@ static int lowered(bool leads)
 	int before = session_nice();
 	if (leads && setsid() < 0)
 		return NOT_LEADER;
-	priority_lower(7);
-	if (getpriority(PRIO_PROCESS, 0) != 7)
+	if (priority_lower(SCHED_IDLE, 3) || sched_getscheduler(0) != SCHED_IDLE || getpriority(PRIO_PROCESS, 0) != 19)
 		return NOT_OWN;
-	return session_nice() == (leads ? 7 : before) ? GOOD : NOT_SESSION;
+	if (session_nice() != (leads ? 19 : before))
+		return NOT_SESSION;
+	return priority_lower(SCHED_OTHER, 5) || session_nice() != (leads ? 19 : before) ? NOT_SESSION : GOOD;
 }
 
 static int in_child(bool leads)
