@@ -400,9 +400,10 @@ static int follow(const struct conf *c, const struct dev_options *device, const 
 	struct errtext e = {""};
 	(void)signal(SIGINT, SIG_IGN); /* rank 0 ends the others */
 	(void)signal(SIGTERM, on_group_end);
-	if (priority_lower(policy_of(c), (int)c->nice))
-		log_warn("cpu.policy: refused; going on as any other process");
-	int r = crew_dev_new(ranks, device, &d, &e);
+	int r = priority_lower(policy_of(c), (int)c->nice);
+	if (r)
+		log_warn("cpu.policy: %s; going on as any other process", strerror(-r));
+	r = crew_dev_new(ranks, device, &d, &e);
 	if (!r)
 		r = crew_follow(ranks, d, &(struct crew_target){fz->embedding, fz->head, fz->V, fz->H}, &e);
 	dev_free(d);

@@ -135,7 +135,7 @@ static struct left query_rows(const struct head *a, const real *x, const uint16_
 static struct left turned(const struct head *a, const real *block, const uint16_t *strips, int rows)
 {
 	size_t mr = (size_t)a->j->k->mr;
-	return a->j->pairs ? (struct left){strips, 2, mr, mr * (size_t)(cpu_even(rows))} : (struct left){block, 1, BK, mr};
+	return a->j->pairs ? (struct left){strips, 2, mr, mr * (size_t)cpu_even(rows)} : (struct left){block, 1, BK, mr};
 }
 
 static struct right key_panels(const struct head *a, const void *panels, int k0)

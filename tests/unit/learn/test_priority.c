@@ -1,12 +1,11 @@
 /* A learner that leads its session lowers the session with itself and never raises it; one that shares it, with a shell
  * or with serving, lowers itself alone. */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
