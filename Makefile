@@ -52,7 +52,8 @@ obj      = $(patsubst %.c,$(B)/%.o,$(1))
 $(B)/kernels/%.o: CFLAGS += -O3 -ffp-contract=fast
 $(B)/kernels/cpu/draw.o: CFLAGS += -ffp-contract=off
 $(B)/kernels/cpu/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
-$(B)/kernels/cpu/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mavx2
+$(B)/kernels/cpu/%_avx512.o $(B)/kernels/cpu/%_bf16.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mavx2
+$(B)/kernels/cpu/%_bf16.o: CFLAGS += -mavx512bf16
 
 PROGS := redraft-serve redraft-learn redraftd redraftctl redraft-mock-broker
 # Ranks over MPI, where it is installed: an object of its own, which the learner loads when mpirun started it.

@@ -49,6 +49,7 @@ static const char *const isa_names[] = {
 	[ISA_PORTABLE] = "portable",
 	[ISA_AVX2] = "avx2",
 	[ISA_AVX512] = "avx512",
+	[ISA_AVX512_BF16] = "avx512-bf16",
 };
 
 const char *dev_isa_name(enum dev_isa isa)

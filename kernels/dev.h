@@ -28,9 +28,9 @@ struct ops;
 struct link_ops;
 
 enum dev_kind { DEV_AUTO, DEV_CPU, DEV_CUDA };
-enum dev_isa { ISA_AUTO, ISA_PORTABLE, ISA_AVX2, ISA_AVX512 /* F+BW+VL+BF16 */ };
+enum dev_isa { ISA_AUTO, ISA_PORTABLE, ISA_AVX2, ISA_AVX512 /* F, BW, VL, DQ */, ISA_AVX512_BF16 /* and BF16 */, ISA_END };
 /* On a GPU: strict holds the law of summation order of ops.h for serving, fast does not. On a CPU the law always holds, and fast
- * concerns training's products alone (gemm, and those of ttt_attn_backward): in bf16 with f32 sums, where the path has them (avx512), else in f32 as
+ * concerns training's products alone (gemm, and those of ttt_attn_backward): in bf16 with f32 sums, where the path has them (avx512-bf16), else in f32 as
  * strict has them. */
 enum dev_math { MATH_STRICT, MATH_FAST };
 
@@ -41,7 +41,7 @@ struct dev {
 	int n_threads;
 	enum dev_isa isa;  /* CPU: the path in use, never ISA_AUTO */
 	enum dev_math math; /* in use: a CPU that has no bf16 products is strict whatever was asked */
-	char about[192];   /* which device, for the log: "cpu avx512, fast, 2 threads (no CUDA driver: ...)" */
+	char about[192];   /* which device, for the log: "cpu avx512-bf16, fast, 2 threads (no CUDA driver: ...)" */
 	char error[128];   /* text of the last failure, for the caller's report */
 	char graphs[160];  /* GPU: why some of what repeats is not launched as a graph; "": all is, or nobody asked for it */
 	bool own_memory;   /* what alloc gives is the device's own: the host cannot read or write it (a GPU) */
@@ -78,6 +78,6 @@ int MUSTCHECK dev_cuda_new(const struct dev_options *o, struct dev **ret, struct
 int MUSTCHECK dev_again(struct dev *d, struct dev **ret);
 struct dev *dev_free(struct dev *d);
 const char *dev_isa_name(enum dev_isa isa);
-int dev_isa_parse(const char *name, enum dev_isa *ret); /* "auto" "portable" "avx2" "avx512"; -EINVAL */
+int dev_isa_parse(const char *name, enum dev_isa *ret); /* "auto" "portable" "avx2" "avx512" "avx512-bf16"; -EINVAL */
 /* CPU: change how many of the pool's threads an op uses (1..n at creation). Results do not change. */
 void dev_set_threads(struct dev *d, int n);

@@ -9,7 +9,7 @@
  * by the shape of ONE ROW (K, d, the row's own context length) and the ISA
  * path alone. M, neighbours, chunking and thread count never change a bit. (On a GPU: in strict
  * mode, and not for gemm and the training ops, which give the same bits for the same call.)
- * Accumulation is in f32 at least. On the avx512 path bf16 weights meet
+ * Accumulation is in f32 at least. On the avx512-bf16 path bf16 weights meet
  * activations rounded to bf16 (vdpbf16ps); on the others bf16 weights are
  * widened and multiplied with f32 activations.
  *

@@ -28,7 +28,7 @@ static const struct conf_entry entries[] = {
 	{"device_graphs", CONF_ENUM, AT(device_graphs), "auto", 0, 0, "auto|off", false, "",
 	 "On a GPU: auto launches what repeats from round to round as CUDA graphs, and launches plainly, saying why, what cannot be captured."},
 	{"threads", CONF_INT, AT(threads), "0", 0, DEV_MAX_THREADS, NULL, false, "", "Compute threads; 0 takes one for each core."},
-	{"isa", CONF_ENUM, AT(isa), "auto", 0, 0, "auto|portable|avx2|avx512", false, "", "Which code path the kernels take."},
+	{"isa", CONF_ENUM, AT(isa), "auto", 0, 0, "auto|portable|avx2|avx512|avx512-bf16", false, "", "Which code path the kernels take."},
 	{"max_seqs", CONF_INT, AT(max_seqs), "8", 1, ENGINE_MAX_SEQS, NULL, false, "", "Requests decoded together."},
 	{"max_queue", CONF_INT, AT(max_queue), "64", 1, 65536, NULL, false, "", "Requests that may wait; more are answered 429."},
 	{"max_context", CONF_INT, AT(max_context), "0", 0, 1 << 20, NULL, false, "tok", "Prompt and answer of one request together, at most kv_tokens; 0 takes what the model was trained for."},

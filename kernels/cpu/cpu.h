@@ -6,8 +6,8 @@
  * written once. Layout: a "panel" is nr outputs of a matrix, k-major: element
  * (k, j) of an f32 panel lies at k*nr + j. In a bf16 panel the two halves of a
  * row of nr are interleaved (0, nr/2, 1, nr/2+1, ...): one load of 32-bit lanes
- * then widens with one shift and one mask. The avx512 path packs bf16 *weights*
- * in pairs of k instead, for vdpbf16ps (`dot_pairs`); its KV pages do not.
+ * then widens with one shift and one mask. The avx512-bf16 path packs bf16 *weights*
+ * in pairs of k instead, for vdpbf16ps (`dot_pairs`), but not its KV pages.
  */
 #pragma once
 #include <stdatomic.h>
@@ -84,13 +84,15 @@ struct cpu_kernels {
 };
 
 extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512;
+void cpu_kernels_add_pairs(struct cpu_kernels *k); /* to avx512: avx512-bf16 */
 
 struct rope_cache;
 struct chunk;
 
 struct cpu {
 	struct pool *pool;
-	const struct cpu_kernels *k;
+	struct cpu_kernels kernels; /* of the path */
+	const struct cpu_kernels *k; /* them */
 	int max_threads;
 	void *scratch; /* grows, never shrinks; one op at a time uses it */
 	size_t scratch_bytes;

@@ -1,7 +1,7 @@
 /* Weights, and the products of serving and training.
  *
  * A weight is [N,K] as it came, bf16 or f32. bf16 weights meet activations rounded to bf16,
- * sums are f32 (as on the CPU's avx512 path).
+ * sums are f32 (as on the CPU's avx512-bf16 path).
  *
  * Strict arithmetic holds the law of ops.h: rows are padded to blocks of 64 and each
  * block is one call of one shape, so that cuBLAS takes the same algorithm and the same order of summation for a

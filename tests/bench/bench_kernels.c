@@ -450,7 +450,7 @@ int main(int argc, char **argv)
 
 	prefix = argc > 2 ? argv[2] : "";
 	if (from < 1 || to > MAX_T || (argc > 3 && dev_isa_parse(argv[3], &isa) < 0)) {
-		fprintf(stderr, "usage: bench_kernels [THREADS [PREFIX [auto|portable|avx2|avx512]]]\n");
+		fprintf(stderr, "usage: bench_kernels [THREADS [PREFIX [auto|portable|avx2|avx512|avx512-bf16]]]\n");
 		return 2;
 	}
 	read_cpu_name();

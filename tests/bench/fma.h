@@ -51,8 +51,9 @@ static void fma_plain(void *ctx, int t, int n)
 /* Flop a second of `threads` threads together, by the caller's clock */
 static double fma_rate(struct pool *pool, int threads, enum dev_isa isa, double (*clock)(void))
 {
-	int lanes = isa == ISA_AVX512 ? 16 : isa == ISA_AVX2 ? 8 : 4;
+	bool wide = isa == ISA_AVX512 || isa == ISA_AVX512_BF16;
+	int lanes = wide ? 16 : isa == ISA_AVX2 ? 8 : 4;
 	double t = clock();
-	pool_run(pool, threads, isa == ISA_AVX512 ? fma_avx512 : isa == ISA_AVX2 ? fma_avx2 : fma_plain, NULL);
+	pool_run(pool, threads, wide ? fma_avx512 : isa == ISA_AVX2 ? fma_avx2 : fma_plain, NULL);
 	return 2.0 * 12 * lanes * FMA_ROUNDS * threads / (clock() - t);
 }

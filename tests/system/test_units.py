@@ -85,7 +85,7 @@ def test_completion_of_bash(docs):
         return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert complete("redraftctl", "ro") == ["rollback"]
     assert complete("redraft-serve", "--capture.sa") == ["--capture.sample"]
-    assert complete("redraft-serve", "--isa", "av") == ["avx2", "avx512"]
+    assert complete("redraft-serve", "--isa", "av") == ["avx2", "avx512", "avx512-bf16"]
 
 
 def test_written_settings_are_good(docs, tmp_path):

@@ -33,19 +33,21 @@ struct kt_path {
 	enum dev_math math;
 };
 static const struct kt_path kt_paths[] = {{DEV_CPU, ISA_PORTABLE, MATH_STRICT}, {DEV_CPU, ISA_AVX2, MATH_STRICT}, {DEV_CPU, ISA_AVX512, MATH_STRICT},
-					  {DEV_CUDA, ISA_AUTO, MATH_STRICT}, {DEV_CUDA, ISA_AUTO, MATH_FAST}, {DEV_CPU, ISA_AVX512, MATH_FAST}};
+					  {DEV_CUDA, ISA_AUTO, MATH_STRICT}, {DEV_CUDA, ISA_AUTO, MATH_FAST}, {DEV_CPU, ISA_AVX512_BF16, MATH_FAST},
+					  {DEV_CPU, ISA_AVX512_BF16, MATH_STRICT}};
 
 #define KT_TESTS(fn)                                                                          \
 	{#fn "/portable", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[0]},                   \
 		{#fn "/avx2", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[1]},               \
 		{#fn "/avx512", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[2]},             \
+		{#fn "/avx512-bf16", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[6]},        \
 	{                                                                                     \
 #fn "/cuda", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[3]                          \
 	}
 
 /* Where fast arithmetic takes a way of its own */
 #define KT_FAST(fn) {#fn "/cuda fast", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[4]}
-#define KT_FAST_CPU(fn) {#fn "/avx512 fast", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[5]}
+#define KT_FAST_CPU(fn) {#fn "/avx512-bf16 fast", fn, NULL, NULL, (void *)(uintptr_t)&kt_paths[5]}
 
 static struct dev *kt_gpu; /* of the test that runs; NULL on the CPU */
 
@@ -76,7 +78,7 @@ static inline struct dev *kt_dev(void **state, int threads)
 
 static inline bool kt_rounds_x(const struct dev *d) /* do bf16 weights meet bf16 activations? */
 {
-	return d->kind == DEV_CUDA || d->isa == ISA_AVX512;
+	return d->kind == DEV_CUDA || d->isa == ISA_AVX512_BF16;
 }
 
 static inline int kt_threads(const struct dev *d) /* up to which a test tries */

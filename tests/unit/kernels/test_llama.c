@@ -260,7 +260,7 @@ static void test_transformers(void **state)
 static void test_same_bits(void **state)
 {
 	(void)state;
-	for (enum dev_isa isa = ISA_PORTABLE; isa <= ISA_AVX512; isa++)
+	for (enum dev_isa isa = ISA_PORTABLE; isa < ISA_END; isa++)
 		for (int bf16 = 0; bf16 < 2; bf16++)
 			for (int threads = 1; threads <= 2; threads++) {
 				struct dev *d = NULL;
@@ -323,7 +323,7 @@ static void some_outputs(struct dev *d, int kind, enum dtype type, int last_boun
 static void test_some_outputs(void **state)
 {
 	(void)state;
-	for (enum dev_isa isa = ISA_PORTABLE; isa <= ISA_AVX512; isa++)
+	for (enum dev_isa isa = ISA_PORTABLE; isa < ISA_END; isa++)
 		for (int way = 0; way < 6; way++) {
 			struct dev *d = NULL;
 			if (dev_cpu_new(1 + way % 2, isa, &d))
@@ -431,7 +431,7 @@ static void outputs_of_some(enum dev_isa isa)
 static void test_outputs_of_some(void **state)
 {
 	(void)state;
-	for (enum dev_isa isa = ISA_PORTABLE; isa <= ISA_AVX512; isa++)
+	for (enum dev_isa isa = ISA_PORTABLE; isa < ISA_END; isa++)
 		outputs_of_some(isa);
 }
 

@@ -53,15 +53,16 @@ static void compare(const struct ttt_case *k, struct dev *d, struct tolerance to
 static void test_equals_torch(void **state)
 {
 	(void)state;
-	const enum dev_isa isa[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AUTO};
+	const enum dev_isa isa[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AVX512_BF16};
+	enum { STRICT = 4, ALL };
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-		for (size_t j = 0; j < 4; j++) {
+		for (size_t j = 0; j < ALL; j++) {
 			struct ttt_case k;
-			struct dev *d = j < 3 ? dev_or_null(2, isa[j]) : fast_or_null(2, isa[j]);
+			struct dev *d = j < STRICT ? dev_or_null(2, isa[j]) : fast_or_null(2, isa[j]);
 			if (!d)
 				continue;
 			ttt_case_open(&k, cases[i]);
-			compare(&k, d, j < 3 ? in_f32 : in_bf16);
+			compare(&k, d, j < STRICT ? in_f32 : in_bf16);
 			ttt_case_close(&k);
 			dev_free(d);
 		}
@@ -130,11 +131,10 @@ static void lead(const char *name, struct dev *d)
 static void test_lead(void **state)
 {
 	(void)state;
-	const enum dev_isa isa[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		for (size_t j = 0; j < 3; j++)
-			lead(cases[i], dev_or_null(2, isa[j]));
-		lead(cases[i], fast_or_null(2, ISA_AUTO));
+		for (enum dev_isa isa = ISA_PORTABLE; isa < ISA_END; isa++)
+			lead(cases[i], dev_or_null(2, isa));
+		lead(cases[i], fast_or_null(2, ISA_AVX512_BF16));
 	}
 }
 
@@ -260,7 +260,7 @@ static void same_bits_for_any_threads(bool fast)
 	struct train_batch b = {.n = N, .ids = ids, .pos = pos, .features = features, .mask = mask, .y = y, .in_vocab = in_vocab,
 				.teacher = {.n = N, .K = k.c.V_d, .p = p}};
 	for (int i = 0; i < 3; i++) {
-		struct dev *d = (fast ? fast_or_null : dev_or_null)(i == 1 ? 2 : 1, ISA_AUTO);
+		struct dev *d = (fast ? fast_or_null : dev_or_null)(i == 1 ? 2 : 1, fast ? ISA_AVX512_BF16 : ISA_AUTO);
 		struct trainer *t = ttt_case_trainer(&k, d);
 		total = trainer_eagle3.n_params(t);
 		assert_int_equal(trainer_eagle3.step(t, &b, &res[i]), 0);
@@ -292,7 +292,7 @@ static void test_same_bits_for_any_threads(void **state)
 static void test_same_bits_in_bf16(void **state)
 {
 	(void)state;
-	struct dev *d = fast_or_null(1, ISA_AUTO);
+	struct dev *d = fast_or_null(1, ISA_AVX512_BF16);
 	if (!d) {
 		print_message("skip: this CPU, or the double build, has no products in bf16\n");
 		skip();
