@@ -110,7 +110,7 @@ static void attn_tile(const struct cpu_kernels *k, struct attn_block *b, int r0,
 
 void attn_block_run(const struct cpu_kernels *k, struct attn_block *b)
 {
-	int lo = b->lo[0], hi = b->hi[0];
+	int lo = b->lo[0], hi = b->hi[0], tiles = (b->R + k->mr - 1) / k->mr;
 
 	memset(b->out, 0, (size_t)b->R * cpu_round_up((size_t)b->pool->d, (size_t)k->nr) * sizeof *b->out);
 	for (int r = 0; r < b->R; r++) {
@@ -119,8 +119,10 @@ void attn_block_run(const struct cpu_kernels *k, struct attn_block *b)
 		hi = cpu_max(hi, b->hi[r]);
 	}
 	for (int first = lo / CPU_ATTN_BLOCK * CPU_ATTN_BLOCK; first <= hi; first += CPU_ATTN_BLOCK)
-		for (int r0 = 0; r0 < b->R; r0 += k->mr)
-			attn_tile(k, b, r0, cpu_min(k->mr, b->R - r0), first);
+		for (int r0 = 0, left = tiles, R; left; r0 += R, left--) { /* none much smaller than the others */
+			R = (b->R - r0 + left - 1) / left;
+			attn_tile(k, b, r0, R, first);
+		}
 }
 
 struct attn_job {

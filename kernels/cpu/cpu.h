@@ -21,7 +21,7 @@ enum {
 	CPU_KC = 384, /* longest chain of a dot product before it is added to the total */
 	CPU_ATTN_BLOCK = 128, /* keys of one softmax step, at absolute positions */
 	CPU_PAGE = 32, /* kv page must be a multiple */
-	CPU_MAX_MR = 8,
+	CPU_MAX_MR = 12,
 	CPU_MAX_NR = 32,
 	CPU_HUGE = 2 << 20,
 	CPU_STREAMS = 4, /* places in memory that are fetched from at a time */

@@ -10,5 +10,5 @@
 #define UNROLL
 #else
 #define TILE   INLINE
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 16")
 #endif
