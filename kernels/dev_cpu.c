@@ -25,8 +25,8 @@ static bool cpu_has(enum dev_isa isa)
 	return isa == ISA_PORTABLE;
 }
 
-/* Intel's processors begin half a vdpbf16ps a cycle, or two fmas: half as many products in pairs as in f32 (Sapphire Rapids: 82 and 142
- * GFLOP/s). Zen 4's begin one of either: twice as many. */
+/* An Emerald Rapids begins a vdpbf16ps every other cycle, or two fmas each: half as many products in pairs as in f32 (kernels/README.md has
+ * what comes of it). Intel's others are taken to be alike. A Zen 4 begins one of either: twice as many. */
 static enum dev_isa fastest(void)
 {
 	bool pairs = cpu_has(ISA_AVX512_BF16);
