@@ -106,14 +106,15 @@ def long_prompts_arriving(args, results):
 
 
 def prefix_reuse(args, results):
-    """Second round of an agent's dialogue: time to its first token when its history was just served, against the same request with a beginning of its own."""
-    flags = {"traffic": "agent", "file": args.prompts, "rounds": 2, "clients": 1, "requests": 3, "max_tokens": 24, "only_round": 2, "max_chars": 1400}
-    with Server(args, 2) as s:
-        with Load(args, s.address, **flags) as load:
-            load.slice("warmup")
-            alternate(load, ["cold cold=on draft=off", "warm draft=off"], 3)
-    warm = load.labels["warm"]
-    ratio(results, f"second round of {warm['prompt_tokens']:.0f} tokens: ttft mean", warm["ttft_ms"]["mean"][0], "ms", 2, "cold", load.ratios["warm"]["ttft_ms"]["mean"])
+    """The second and the eighth round of an agent's dialogue: time to the first token when the history was just served, against the same request with a beginning of its own. What is left is what the round adds."""
+    for n in (2, 8):
+        flags = {"traffic": "agent", "file": args.prompts, "rounds": n, "clients": 1, "requests": 3, "max_tokens": 24, "only_round": n, "max_chars": 1400, "context": 3072}
+        with Server(args, 2, max_context=3072) as s:
+            with Load(args, s.address, **flags) as load:
+                load.slice("warmup")
+                alternate(load, ["cold cold=on draft=off", "warm draft=off"], 3 if n == 2 else 1)
+        warm = load.labels["warm"]
+        ratio(results, f"round {n} of a dialogue, {warm['prompt_tokens']:.0f} tokens: ttft mean", warm["ttft_ms"]["mean"][0], "ms", 2, "cold", load.ratios["warm"]["ttft_ms"]["mean"])
 
 
 def capture_cost(args, results):
